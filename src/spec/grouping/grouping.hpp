@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Token grouping of one (batch, kv head): the order in which V rows (and their keys) are cut into
+// 128-row blocks whose mean is removed. Integers only, no random numbers, ties to the lower index:
+// the same permutation on every backend. The algorithm is told in docs/grouping.md.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+namespace vca::spec {
+
+enum class Grouping { identity, cubes, kdtree, vsmooth, kmeans, balanced, automatic };
+
+/// Command-line and API spelling; `automatic` is "auto".
+const char* to_string(Grouping kind);
+/// False and `out` untouched when `name` is no grouping.
+bool from_string(std::string_view name, Grouping* out);
+
+/// Rows per block mean.
+inline constexpr int kGroupRows = 128;
+
+/// A token range in the original order. `kind`: 0 video, 1 text (2, padding, never gets here).
+struct Segment {
+  int64_t begin = 0;
+  int64_t len = 0;
+  int kind = 0;
+};
+
+/// The V rows of one (batch, kv head).
+struct GroupingInput {
+  int64_t n_tokens = 0;  ///< tokens in the original order, valid or not
+  int head_dim = 0;      ///< 1..128
+  /// Writes the head_dim values of one token. Must be callable from the calling thread at any time.
+  std::function<void(int64_t token, float* out)> row;
+  /// Valid token indices of each segment, ascending, masked and padded tokens already removed.
+  std::vector<std::vector<int64_t>> valid_by_segment;
+  /// t, h, w of the video grid, or zeros. Only `cubes` looks at it.
+  std::array<int64_t, 3> grid{0, 0, 0};
+  /// Where the segments lie; same length as valid_by_segment, or empty: one video segment of
+  /// n_tokens. Only `cubes` looks at it.
+  std::vector<Segment> segments;
+};
+
+/// Constants of the specification. Changing a default changes SPEC_VERSION.
+struct GroupingParams {
+  Grouping kind = Grouping::automatic;
+  int pair_passes = 8;       ///< pair exchanges after a cold kdtree or vsmooth
+  int warm_pair_passes = 4;  ///< the same after a warm start
+  int pair_rounds = 8;       ///< handshake rounds in one pass
+  int pair_memory = 6;       ///< passes in which a tried partner is not tried again
+  int pair_inner = 2;        ///< splits of one merged pair
+  int sigma_sample_rows = 2048;
+  int axes_sample_rows = 2048;
+  int axes_iterations = 8;
+  int kmeans_iterations = 5;        ///< `kmeans`: over all tokens
+  int vsmooth_iterations = 5;       ///< `vsmooth`: over the sample
+  int vsmooth_sample_min = 4096;    ///< sample rows = min(n, max(this, ceil(n / divisor)))
+  int vsmooth_sample_divisor = 8;   ///< see above
+  int vsmooth_flat_clusters = 640;  ///< more clusters than this: two levels
+  int balanced_iterations = 6;
+  double auto_gain = 1.05;  ///< `auto` takes vsmooth when f_g(vsmooth) >= gain * f_g(kdtree)
+};
+
+/// What one head carries from step to step.
+struct HeadState {
+  Grouping used = Grouping::identity;  ///< what `auto` chose; the requested kind otherwise
+  int head_dim = 0;
+  double f_g = 0.0;   ///< at the last grouping
+  int64_t step = -1;  ///< of the last grouping; written by the caller, -1 = never
+  /// Token indices of each segment in group order.
+  std::vector<std::vector<int64_t>> order_by_segment;
+  /// vsmooth: INT8 centroids of each segment in chain order, [k][d_pad]; otherwise empty.
+  std::vector<std::vector<int8_t>> centroids_by_segment;
+
+  /// Versioned little-endian blob with a checksum.
+  std::vector<uint8_t> serialise() const;
+  /// False (and `out` untouched) on a wrong magic, version, length or checksum.
+  static bool deserialise(std::span<const uint8_t> blob, HeadState* out);
+};
+
+struct GroupingResult {
+  /// Permutation of each segment's valid tokens; block j of a segment is entries [128j, 128j+128).
+  std::vector<std::vector<int64_t>> order_by_segment;
+  double f_g = 0.0;  ///< energy removed by the block means, on the INT8 tokens
+  Grouping used = Grouping::identity;
+  HeadState state;
+};
+
+/// Groups one head. `warm` (nullable) is used only when it fits: same head_dim, same valid tokens
+/// and a kind that `params` allows; otherwise the start is cold. Thread safe.
+GroupingResult group_head(const GroupingInput& input, const GroupingParams& params,
+                          const HeadState* warm);
+
+/// f_g of a given order of this input: sum over blocks ||sum x||^2 / n over sum ||x||^2, on the
+/// INT8 tokens; 0 when all tokens are zero. Orders must list valid tokens only.
+double f_g_of_order(const GroupingInput& input, const GroupingParams& params,
+                    const std::vector<std::vector<int64_t>>& order_by_segment);
+
+/// Whether a head should be regrouped.
+inline bool decayed(double f_now, double f_at_last, double threshold = 0.9) {
+  return f_now < threshold * f_at_last;
+}
+
+}  // namespace vca::spec
