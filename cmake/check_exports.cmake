@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+# Fails when LIBRARY exports a symbol that does not start with vca_, or none at all.
+execute_process(COMMAND ${NM} -D --defined-only ${LIBRARY} OUTPUT_VARIABLE listing
+                COMMAND_ERROR_IS_FATAL ANY)
+string(REGEX MATCHALL "[^\n]+" lines "${listing}")
+set(exported 0)
+set(foreign "")
+foreach(line IN LISTS lines)
+  string(REGEX REPLACE "^.* " "" symbol "${line}")
+  if(symbol MATCHES "^vca_")
+    math(EXPR exported "${exported} + 1")
+  else()
+    list(APPEND foreign ${symbol})
+  endif()
+endforeach()
+if(foreign)
+  message(FATAL_ERROR "exported but not part of the C ABI: ${foreign}")
+endif()
+if(exported EQUAL 0)
+  message(FATAL_ERROR "${LIBRARY} exports no vca_ symbol")
+endif()
+message(STATUS "${exported} symbols, all vca_")
