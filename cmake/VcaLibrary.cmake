@@ -18,9 +18,10 @@ function(vca_layer NAME)
   set(VCA_OBJECT_TARGETS ${VCA_OBJECT_TARGETS} ${NAME} PARENT_SCOPE)
 endfunction()
 
-vca_layer(vca_spec ${CMAKE_SOURCE_DIR}/src/spec/*.cpp)
-vca_layer(vca_cpu ${CMAKE_SOURCE_DIR}/src/cpu/*.cpp ${CMAKE_SOURCE_DIR}/src/cpu/units/unit_*.cpp)
-vca_layer(vca_core ${CMAKE_SOURCE_DIR}/src/core/*.cpp)
+foreach(layer spec cpu core)
+  vca_layer(vca_${layer} ${CMAKE_SOURCE_DIR}/src/${layer}/*.cpp
+            ${CMAKE_SOURCE_DIR}/src/${layer}/*/*.cpp)
+endforeach()
 
 # Units of the CPU backend. Each is one translation unit compiled for one instruction set and chosen
 # at run time; all give the same bits, so optimisation level and width are free.

@@ -3,7 +3,7 @@
 
 set(tool_dir ${CMAKE_SOURCE_DIR}/src/tools/vcattn)
 set(dit_dir ${CMAKE_SOURCE_DIR}/examples/tiny_video_dit)
-vca_glob(tool_sources ${tool_dir}/*.cpp)
+vca_glob(tool_sources ${tool_dir}/*.cpp ${tool_dir}/*/*.cpp)
 vca_glob(dit_sources ${dit_dir}/*.cpp)
 set(tool_main ${tool_dir}/main.cpp)
 list(REMOVE_ITEM tool_sources ${tool_main})
