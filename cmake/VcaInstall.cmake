@@ -21,5 +21,8 @@ write_basic_package_version_file(${CMAKE_BINARY_DIR}/vcattnConfigVersion.cmake
 install(FILES ${CMAKE_BINARY_DIR}/vcattnConfig.cmake ${CMAKE_BINARY_DIR}/vcattnConfigVersion.cmake
         DESTINATION ${package_dir})
 
+# The pkg-config file finds its prefix from where it lies, so an installed tree may be moved.
+file(RELATIVE_PATH VCA_PC_TO_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+string(REGEX REPLACE "/$" "" VCA_PC_TO_PREFIX "${VCA_PC_TO_PREFIX}")
 configure_file(cmake/vcattn.pc.in ${CMAKE_BINARY_DIR}/vcattn.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/vcattn.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
