@@ -97,7 +97,8 @@ GroupingResult group_head(const GroupingInput& input, const GroupingParams& para
                           const HeadState* warm);
 
 /// f_g of a given order of this input: sum over blocks ||sum x||^2 / n over sum ||x||^2, on the
-/// INT8 tokens; 0 when all tokens are zero. Orders must list valid tokens only.
+/// INT8 tokens; 0 when all tokens are zero. Throws std::invalid_argument when an order is no
+/// permutation of its segment's valid tokens.
 double f_g_of_order(const GroupingInput& input, const GroupingParams& params,
                     const std::vector<std::vector<int64_t>>& order_by_segment);
 

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "grouping.hpp"
+
+#include <algorithm>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+#include "balanced.hpp"
+#include "cubes.hpp"
+#include "kdtree.hpp"
+#include "objective.hpp"
+#include "pair_exchange.hpp"
+#include "vsmooth.hpp"
+
+namespace vca::spec {
+namespace {
+
+using namespace grouping;
+
+constexpr std::pair<Grouping, const char*> kNames[] = {
+    {Grouping::identity, "identity"}, {Grouping::cubes, "cubes"},
+    {Grouping::kdtree, "kdtree"},     {Grouping::vsmooth, "vsmooth"},
+    {Grouping::kmeans, "kmeans"},     {Grouping::balanced, "balanced"},
+    {Grouping::automatic, "auto"},
+};
+
+struct Candidate {
+  Grouping used = Grouping::identity;
+  Order order;
+  std::vector<Centroids> chains;
+  double f_g = 0.0;
+};
+
+Order identity_order(const Tokens& tokens) {
+  Order order(tokens.size());
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+Candidate finished(const Tokens& tokens, Candidate c) {
+  c.f_g = removed_energy(tokens, c.order);
+  return c;
+}
+
+Candidate cold(const GroupingInput& input, const Tokens& tokens, const GroupingParams& params,
+               Grouping kind) {
+  Candidate c;
+  c.used = kind;
+  switch (kind) {
+    case Grouping::identity:
+      c.order = identity_order(tokens);
+      break;
+    case Grouping::cubes:
+      c.order = cubes_order(tokens, input);
+      break;
+    case Grouping::kmeans:
+      c.order = kmeans_order(tokens, params);
+      break;
+    case Grouping::balanced:
+      c.order = balanced_order(tokens, params);
+      pair_exchange(tokens, params, params.pair_passes, &c.order);
+      break;
+    case Grouping::kdtree:
+      c.order = kdtree_order(tokens, params);
+      pair_exchange(tokens, params, params.pair_passes, &c.order);
+      break;
+    case Grouping::vsmooth: {
+      VsmoothOrder v = vsmooth_order(tokens, params);
+      c.order = std::move(v.order);
+      c.chains = std::move(v.chain_by_segment);
+      pair_exchange(tokens, params, params.pair_passes, &c.order);
+      break;
+    }
+    case Grouping::automatic: {
+      Candidate tree = cold(input, tokens, params, Grouping::kdtree);
+      Candidate smooth = cold(input, tokens, params, Grouping::vsmooth);
+      const bool better = smooth.f_g > 0.0 && smooth.f_g >= params.auto_gain * tree.f_g;
+      return better ? std::move(smooth) : std::move(tree);
+    }
+  }
+  return finished(tokens, std::move(c));
+}
+
+// The old order in local numbers; false when it is not a permutation of today's valid tokens.
+bool old_order(const Tokens& tokens, const HeadState& state, Order* out) {
+  if (state.order_by_segment.size() != tokens.segments.size()) return false;
+  out->clear();
+  std::vector<char> seen(tokens.size(), 0);
+  for (size_t s = 0; s < tokens.segments.size(); ++s) {
+    const Range& segment = tokens.segments[s];
+    if (state.order_by_segment[s].size() != static_cast<size_t>(segment.len)) return false;
+    const auto first = tokens.original.begin() + segment.begin, last = first + segment.len;
+    for (const int64_t token : state.order_by_segment[s]) {
+      const auto at = std::lower_bound(first, last, token);
+      if (at == last || *at != token) return false;
+      const auto local = static_cast<int32_t>(at - tokens.original.begin());
+      if (std::exchange(seen[local], 1) != 0) return false;
+      out->push_back(local);
+    }
+  }
+  return true;
+}
+
+bool old_chains(const Tokens& tokens, const HeadState& state, const GroupingParams& params,
+                std::vector<Centroids>* out) {
+  if (state.centroids_by_segment.size() != tokens.segments.size()) return false;
+  out->clear();
+  for (size_t s = 0; s < tokens.segments.size(); ++s) {
+    const auto& bytes = state.centroids_by_segment[s];
+    if (bytes.size() % tokens.d_pad != 0) return false;
+    const size_t k = bytes.size() / tokens.d_pad;
+    const bool needed = !single_block(tokens.segments[s]);
+    if (needed != (k > 0)) return false;
+    // Past this size one flat assignment costs more than a cold two-level start.
+    if (k > static_cast<size_t>(params.vsmooth_flat_clusters)) return false;
+    out->push_back({tokens.d_pad, {bytes.begin(), bytes.end()}});
+  }
+  return true;
+}
+
+// Two starts compete by f_g before the pair passes: the order of last time, which holds all the
+// exchanges made so far, and a new one from the tree or from one assignment to the old centroids,
+// which follows the tokens when they moved.
+bool warm_start(const Tokens& tokens, const GroupingParams& params, const HeadState& state,
+                Candidate* out) {
+  const bool allowed = state.used == params.kind ||
+                       (params.kind == Grouping::automatic &&
+                        (state.used == Grouping::kdtree || state.used == Grouping::vsmooth));
+  if (!allowed || (state.used != Grouping::kdtree && state.used != Grouping::vsmooth)) return false;
+  const int d_pad = state.head_dim <= 64 ? 64 : 128;
+  Candidate old;
+  if (d_pad != tokens.d_pad || !old_order(tokens, state, &old.order)) return false;
+
+  Candidate fresh;
+  if (state.used == Grouping::kdtree) {
+    fresh.order = kdtree_order(tokens, params);
+  } else {
+    std::vector<Centroids> chains;
+    if (old_chains(tokens, state, params, &chains)) {
+      VsmoothOrder v = vsmooth_order_warm(tokens, chains);
+      fresh.order = std::move(v.order);
+      fresh.chains = std::move(v.chain_by_segment);
+    } else {
+      fresh.order = old.order;
+    }
+  }
+  old.f_g = removed_energy(tokens, old.order);
+  fresh.f_g = removed_energy(tokens, fresh.order);
+  out->used = state.used;
+  out->order = fresh.f_g > old.f_g ? std::move(fresh.order) : std::move(old.order);
+  out->chains = std::move(fresh.chains);
+  pair_exchange(tokens, params, params.warm_pair_passes, &out->order);
+  *out = finished(tokens, std::move(*out));
+  return true;
+}
+
+GroupingResult to_result(const GroupingInput& input, const Tokens& tokens, const Candidate& c) {
+  GroupingResult result;
+  result.f_g = c.f_g;
+  result.used = c.used;
+  for (const Range& segment : tokens.segments) {
+    auto& order = result.order_by_segment.emplace_back();
+    for (int32_t i = 0; i < segment.len; ++i)
+      order.push_back(tokens.original[c.order[segment.begin + i]]);
+  }
+  result.state.used = c.used;
+  result.state.head_dim = input.head_dim;
+  result.state.f_g = c.f_g;
+  result.state.order_by_segment = result.order_by_segment;
+  for (const Centroids& chain : c.chains)
+    result.state.centroids_by_segment.emplace_back(chain.values.begin(), chain.values.end());
+  return result;
+}
+
+}  // namespace
+
+const char* to_string(Grouping kind) {
+  for (const auto& [value, name] : kNames)
+    if (value == kind) return name;
+  return "?";
+}
+
+bool from_string(std::string_view name, Grouping* out) {
+  for (const auto& [value, known] : kNames)
+    if (name == known) {
+      *out = value;
+      return true;
+    }
+  return false;
+}
+
+GroupingResult group_head(const GroupingInput& input, const GroupingParams& params,
+                          const HeadState* warm) {
+  const Tokens tokens = quantise_tokens(input, params);
+  Candidate c;
+  if (warm == nullptr || warm->head_dim != input.head_dim || !warm_start(tokens, params, *warm, &c))
+    c = cold(input, tokens, params, params.kind);
+  return to_result(input, tokens, c);
+}
+
+double f_g_of_order(const GroupingInput& input, const GroupingParams& params,
+                    const std::vector<std::vector<int64_t>>& order_by_segment) {
+  const Tokens tokens = quantise_tokens(input, params);
+  HeadState state;
+  state.order_by_segment = order_by_segment;
+  Order order;
+  if (!old_order(tokens, state, &order))
+    throw std::invalid_argument("f_g_of_order: the order is no permutation of the valid tokens");
+  return removed_energy(tokens, order);
+}
+
+}  // namespace vca::spec
