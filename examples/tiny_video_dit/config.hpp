@@ -55,7 +55,8 @@ struct ModelConfig {
   int null_class() const { return static_cast<int>(classes.size()); }
 };
 
-// Throws ModelError. Every number is checked, so that sizes computed from the result cannot overflow.
+// Throws ModelError. Every number is checked, so that sizes computed from the result cannot
+// overflow.
 ModelConfig parse_config(const std::map<std::string, std::string>& metadata);
 
 }  // namespace tiny_video_dit
