@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// L1: what preprocessing makes of q, k and v, as flat arrays. The same bytes on every backend. The views point into
-// memory that somebody else owns (a vector in the specification, the caller's workspace in the library).
+// L1: what preprocessing makes of q, k and v, as flat arrays. The same bytes on every backend. The
+// views point into memory that somebody else owns (a vector in the specification, the caller's
+// workspace in the library).
 //
-//   keys and values of one (sub-problem, kv head), n_cols = 128 * n_blocks columns in gathered order:
+//   keys and values of one (sub-problem, kv head), n_cols = 128 * n_blocks columns in gathered
+//   order:
 //
 //     order        [n_cols]  int32   token of each column, -1 for a pad
 //     k_codes      [n_cols][d_pad]   INT8 or E4M3 bytes; BF16 recipe: FP32 values in k_real
@@ -16,8 +18,8 @@
 //   queries of one (sub-problem, query head):
 //
 //     q_codes      [rows][d_pad]     INT8 or E4M3 bytes; BF16 recipe: q_real
-//     q_scale      [ceil(rows/16)][8] scale a = RN(RN(c*amax/127) ...) of rows {16w+r, 16w+r+8}: see q_unit
-//     qk_offset    [rows]            scale * (q . k_offset), for LSE
+//     q_scale      [ceil(rows/16)][8] scale a = RN(RN(c*amax/127) ...) of rows {16w+r, 16w+r+8}:
+//     see q_unit qk_offset    [rows]            scale * (q . k_offset), for LSE
 #pragma once
 
 #include <cstdint>
@@ -43,7 +45,7 @@ struct KvOperands {
   float* v_real = nullptr;
   // Scalars, kept in memory as well so that a workspace is self-contained.
   struct Stats {
-    float max_k_scale;  // largest k_scale (bf16 recipe: largest |k|)
+    float max_k_scale;     // largest k_scale (bf16 recipe: largest |k|)
     float energy_removed;  // f, NaN where undefined
     float f_g;             // deciding f of the grouping
     int32_t grouping_used;
@@ -56,14 +58,14 @@ struct QOperands {
   int64_t rows = 0;
   int d_pad = 0;
   uint8_t* q_codes = nullptr;
-  float* q_scale = nullptr;    // [ceil(rows/16)*8] raw scales amax/127 (or /448), uncapped
-  float* qk_offset = nullptr;  // NULL when LSE is not asked for
-  float* q_real = nullptr;     // bf16 recipe only
+  float* q_scale = nullptr;      // [ceil(rows/16)*8] raw scales amax/127 (or /448), uncapped
+  float* qk_offset = nullptr;    // NULL when LSE is not asked for
+  float* q_real = nullptr;       // bf16 recipe only
   float* max_q_scale = nullptr;  // one value (bf16 recipe: largest |q|)
 };
 
-// Sizes in elements of each array, 0 for the arrays a recipe does not have. One place, so that the specification's
-// vectors, the workspace formula and the device layouts agree.
+// Sizes in elements of each array, 0 for the arrays a recipe does not have. One place, so that the
+// specification's vectors, the workspace formula and the device layouts agree.
 struct KvSizes {
   int64_t order, k_codes, k_scale, v_codes, mu, v_scale, s_v, k_offset, k_real, v_real;
 };
@@ -73,8 +75,11 @@ struct QSizes {
 KvSizes kv_sizes(const Recipe& r, int64_t n_blocks, int d_pad);
 QSizes q_sizes(const Recipe& r, int64_t rows, int d_pad, bool lse);
 
-// Owning versions, for the specification and its tests.
+// Owning versions, for the specification and its tests. Not movable: the views point into them.
 struct OwnedKv {
+  OwnedKv() = default;
+  OwnedKv(const OwnedKv&) = delete;
+  OwnedKv& operator=(const OwnedKv&) = delete;
   KvOperands view;
   std::vector<int32_t> i32;
   std::vector<uint8_t> bytes;
@@ -82,6 +87,9 @@ struct OwnedKv {
   KvOperands::Stats stats{};
 };
 struct OwnedQ {
+  OwnedQ() = default;
+  OwnedQ(const OwnedQ&) = delete;
+  OwnedQ& operator=(const OwnedQ&) = delete;
   QOperands view;
   std::vector<uint8_t> bytes;
   std::vector<float> f32;
@@ -91,20 +99,24 @@ void allocate(const Recipe& r, int64_t rows, int d_pad, bool lse, OwnedQ& out);
 
 // ---- preprocessing (prepare.cpp) ----
 
-// Mean of K over every 16th (or every) valid row, after RoPE, before Hadamard; zero for recipes without.
+// Mean of K over every 16th (or every) valid row, after RoPE, before Hadamard; zero for recipes
+// without.
 void compute_k_offset(const Problem& p, const SubProblem& sub, int64_t kv_head, float* k_offset);
 
 // Fills every array of `out` from an order of the valid tokens (one permutation a segment).
 void prepare_kv(const Problem& p, const SubProblem& sub, int64_t kv_head,
                 const std::vector<std::vector<int64_t>>& order_by_segment, KvOperands& out);
 
-// Queries [q_begin, q_begin + q_len) of the sub-problem. k_offset: of the kv head that this query head reads.
-void prepare_q(const Problem& p, const SubProblem& sub, int64_t q_head, const float* k_offset, QOperands& out);
+// Queries [q_begin, q_begin + q_len) of the sub-problem. k_offset: of the kv head that this query
+// head reads.
+void prepare_q(const Problem& p, const SubProblem& sub, int64_t q_head, const float* k_offset,
+               QOperands& out);
 
 // The exponent e of NUMERICS B: smallest integer >= 0 with 2^-e * A * qmax * kmax * d_pad < 2^23.
 int overflow_exponent(const Problem& p, float max_q_scale, float max_k_scale);
 
-// Query factor of a row: RN(code_scale * q_scale) * 2^-e. The factor of a score is a = RN(query_unit * k_scale[g]).
+// Query factor of a row: RN(code_scale * q_scale) * 2^-e. The factor of a score is a =
+// RN(query_unit * k_scale[g]).
 float query_unit(const Problem& p, const QOperands& q, int64_t row, int e);
 
 // Group index 0..3 of column n.

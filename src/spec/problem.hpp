@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A validated attention problem, as the specification sees it: typed strided views, resolved recipe and grouping,
-// and the list of independent sub-problems (one a batch, or one a sequence of a ragged batch).
+// A validated attention problem, as the specification sees it: typed strided views, resolved recipe
+// and grouping, and the list of independent sub-problems (one a batch, or one a sequence of a
+// ragged batch).
 #pragma once
 
 #include <array>
@@ -29,8 +30,8 @@ struct TensorView {
   void load_row(int64_t b, int64_t h, int64_t s, float* out) const;
 };
 
-// Valid key tokens of one sub-problem, ascending within each segment; segments in order. A segment without a valid
-// token is left out.
+// Valid key tokens of one sub-problem, ascending within each segment; segments in order. A segment
+// without a valid token is left out.
 struct SubProblem {
   int64_t batch = 0;
   int64_t q_begin = 0, q_len = 0;  // query rows that attend to these keys
@@ -64,8 +65,8 @@ struct Problem {
   std::vector<SubProblem> subs;
 
   int64_t kv_head(int64_t q_head) const { return q_head / (h_q / h_kv); }
-  // RN(8 log2(e) |scale|), with the Hadamard's 1/d_pad folded in: code units per unit of q.k. The sign of `scale`
-  // goes into Q.
+  // RN(8 log2(e) |scale|), with the Hadamard's 1/d_pad folded in: code units per unit of q.k. The
+  // sign of `scale` goes into Q.
   float code_scale() const;
   bool negate_q() const { return scale < 0; }
 };

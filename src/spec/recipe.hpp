@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The recipes of docs/numerics.md, section E, as data. Every backend and every tool reads this table; nothing else
-// in the project knows what "vc8" means.
+// The recipes of docs/numerics.md, section E, as data. Every backend and every tool reads this
+// table; nothing else in the project knows what "vc8" means.
 #pragma once
 
 #include <array>
@@ -11,11 +11,12 @@
 
 namespace vca::spec {
 
-// Version of the numerics; part of the API and of every golden file. Raised by a decision record only.
+// Version of the numerics; part of the API and of every golden file. Raised by a decision record
+// only.
 inline constexpr int32_t kSpecVersion = 1;
 
-inline constexpr int kBlock = 128;       // keys of a block, rows of a value mean
-inline constexpr int kGroupBlocks = 8;   // blocks between two mean restores (indicator columns)
+inline constexpr int kBlock = 128;      // keys of a block, rows of a value mean
+inline constexpr int kGroupBlocks = 8;  // blocks between two mean restores (indicator columns)
 inline constexpr int kMaxHeadDim = 128;
 
 // Numbers equal vca_recipe in vca.h (a test compares them).
@@ -35,11 +36,11 @@ enum class RecipeId : int32_t {
 
 enum class QkFormat : uint8_t { fp64, bf16, e4m3_head, int8, e4m3_group };
 enum class PMap : uint8_t {
-  fp64,      // real exponential, FP64
-  fp32,      // real exponential, kept in FP32
-  cast_e4m3, // real exponential, cast to E4M3
-  cast_u8,   // real exponential, rounded to 0..255
-  expcast,   // E4M3 code straight from the score
+  fp64,       // real exponential, FP64
+  fp32,       // real exponential, kept in FP32
+  cast_e4m3,  // real exponential, cast to E4M3
+  cast_u8,    // real exponential, rounded to 0..255
+  expcast,    // E4M3 code straight from the score
 };
 enum class Reference : uint8_t { running_max, block_max };
 enum class VFormat : uint8_t { fp64, bf16, e4m3_channel, e4m3_smooth, int8_smooth };
@@ -59,14 +60,10 @@ struct Recipe {
   bool reuse_after_window;  // the published policy
 
   constexpr bool integer_scores() const { return qk == QkFormat::int8; }
-  constexpr bool v_smooth() const {
-    return v == VFormat::e4m3_smooth || v == VFormat::int8_smooth;
-  }
+  constexpr bool v_smooth() const { return v == VFormat::e4m3_smooth || v == VFormat::int8_smooth; }
   // l and r come from one source: decoded codes (true) or FP32 exponentials (false).
   constexpr bool decoded_sums() const { return p == PMap::expcast; }
-  constexpr bool quantised() const {
-    return id != RecipeId::exact && id != RecipeId::bf16;
-  }
+  constexpr bool quantised() const { return id != RecipeId::exact && id != RecipeId::bf16; }
   // P has 8-bit codes.
   constexpr bool has_codes() const {
     return p == PMap::expcast || p == PMap::cast_e4m3 || p == PMap::cast_u8;
@@ -116,8 +113,10 @@ constexpr const Recipe* find_recipe(std::string_view name) {
   return nullptr;
 }
 
-// The value of `t == m` under a recipe's P: 2^((top - 56) / 8) for ExpCast (the identity code = 8 log2 v + 56,
-// read at the decoded code for the paper's fractional top), the cast's maximum otherwise. Used by LSE.
+// The value of P that a score equal to the maximum stands for; l / p_of_maximum is sum exp(t - m)
+// in LSE. For ExpCast 448 * 2^((top - 126)/8): decoding is unbiased over the mantissa phase at top
+// 126 (docs/numerics.md, section E), so this is the value that makes diffuse rows unbiased for any
+// top.
 double p_of_maximum(const Recipe& r);
 
 }  // namespace vca::spec

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// L1 preprocessing: RoPE, means, Hadamard, gather, quantise. Rules: docs/numerics.md, sections B
+// and D.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "spec/arith.hpp"
+#include "spec/codes.hpp"
+#include "spec/hadamard.hpp"
+#include "spec/operands.hpp"
+#include "spec/value_stats.hpp"
+
+namespace vca::spec {
+namespace {
+
+constexpr float kAmaxFloor = 0x1p-100f;  // below it an amax counts as 0
+
+float floor_amax(float amax) { return amax < kAmaxFloor ? 0.0f : amax; }
+
+// The largest code value of a QK format: 127 for INT8, 448 for E4M3.
+float qk_code_max(const Recipe& r) { return r.qk == QkFormat::int8 ? 127.0f : 448.0f; }
+
+// One quantiser: codes = encode(x * RN(code_max / amax)), scale = RN(amax / code_max).
+struct Quantiser {
+  float factor = 0.0f;
+  float scale = 0.0f;
+};
+
+Quantiser make_quantiser(float amax, float code_max) {
+  amax = floor_amax(amax);
+  if (amax == 0.0f) return {};
+  return {code_max / amax, amax / code_max};
+}
+
+uint8_t encode_qk(const Recipe& r, float x) {
+  return r.qk == QkFormat::int8 ? static_cast<uint8_t>(int8_encode(x)) : e4m3_encode(x);
+}
+
+// Key row after RoPE, minus the offset, after Hadamard: what gets quantised. d_pad values.
+void load_key(const Problem& p, const SubProblem& sub, int64_t kv_head, int64_t token,
+              const float* k_offset, float* out) {
+  std::fill(out, out + p.d_pad, 0.0f);
+  p.k.load_row(sub.batch, kv_head, token, out);
+  p.rope.apply(token, out);
+  if (p.recipe->k_mean)
+    for (int i = 0; i < p.d; ++i) out[i] = spec::sub(out[i], k_offset[i]);
+  if (p.hadamard) hadamard_row(out, p.d_pad);
+}
+
+float row_amax(const float* x, int n) {
+  float amax = 0.0f;
+  for (int i = 0; i < n; ++i) amax = std::max(amax, std::fabs(x[i]));
+  return amax;
+}
+
+// ---- keys ----
+
+// Lowest valid column of each scale group of a block, -1 where the group is empty.
+void first_of_group(int64_t n_valid_in_block, int first[4]) {
+  for (int g = 0; g < 4; ++g) first[g] = 2 * g < n_valid_in_block ? 2 * g : -1;
+}
+
+void quantise_key_block(const Problem& p, const float* rows /*[kBlock][d_pad]*/, int64_t n_valid,
+                        uint8_t* codes, float* k_scale /*[4]*/) {
+  const Recipe& r = *p.recipe;
+  float amax[4] = {};
+  for (int64_t n = 0; n < n_valid; ++n)
+    amax[k_group(n)] = std::max(amax[k_group(n)], row_amax(rows + n * p.d_pad, p.d_pad));
+  Quantiser quantiser[4];
+  for (int g = 0; g < 4; ++g) quantiser[g] = make_quantiser(amax[g], qk_code_max(r));
+  for (int64_t n = 0; n < n_valid; ++n)
+    for (int i = 0; i < p.d_pad; ++i)
+      codes[n * p.d_pad + i] =
+          encode_qk(r, mul(rows[n * p.d_pad + i], quantiser[k_group(n)].factor));
+  int first[4];
+  first_of_group(n_valid, first);
+  for (int g = 0; g < 4; ++g) k_scale[g] = quantiser[first[g] < 0 ? 0 : g].scale;
+  for (int64_t n = n_valid; n < kBlock; ++n) {
+    const int source = std::max(first[k_group(n)], 0);
+    std::copy_n(codes + source * p.d_pad, p.d_pad, codes + n * p.d_pad);
+  }
+}
+
+// Naive fp8: one scale for all keys of the head, found in a pass of its own.
+Quantiser whole_head_quantiser(const Problem& p, const SubProblem& sub, int64_t kv_head) {
+  float row[kMaxHeadDim], amax = 0.0f;
+  for (const auto& segment : sub.segments)
+    for (const int64_t token : segment) {
+      load_key(p, sub, kv_head, token, nullptr, row);
+      amax = std::max(amax, row_amax(row, p.d_pad));
+    }
+  return make_quantiser(amax, qk_code_max(*p.recipe));
+}
+
+void prepare_keys(const Problem& p, const SubProblem& sub, int64_t kv_head, KvOperands& out) {
+  const Recipe& r = *p.recipe;
+  const int d = p.d_pad;
+  const bool per_head = r.qk == QkFormat::e4m3_head;
+  const Quantiser head = per_head ? whole_head_quantiser(p, sub, kv_head) : Quantiser{};
+  float max_scale = 0.0f;
+  std::vector<float> rows(static_cast<size_t>(kBlock * d));
+  for (int64_t j = 0; j < out.n_blocks; ++j) {
+    const int64_t c0 = j * kBlock;
+    int64_t n_valid = 0;
+    while (n_valid < kBlock && out.order[c0 + n_valid] >= 0) ++n_valid;
+    for (int64_t n = 0; n < n_valid; ++n)
+      load_key(p, sub, kv_head, out.order[c0 + n], out.k_offset, rows.data() + n * d);
+    float* scale = out.k_scale + j * 4;
+    if (r.qk == QkFormat::bf16) {
+      std::fill(scale, scale + 4, 1.0f);
+      for (int64_t n = 0; n < kBlock; ++n) {
+        // Pads copy column 0: their probability is masked, but the maximum must stay the valid one.
+        const float* from = rows.data() + (n < n_valid ? n : 0) * d;
+        float* to = out.k_real + (c0 + n) * d;
+        for (int i = 0; i < d; ++i) to[i] = bf16_round(from[i]);
+        max_scale = std::max(max_scale, row_amax(to, d));
+      }
+      continue;
+    }
+    uint8_t* codes = out.k_codes + c0 * d;
+    if (per_head) {
+      std::fill(scale, scale + 4, head.scale);
+      for (int64_t n = 0; n < kBlock; ++n)
+        for (int i = 0; i < d; ++i)
+          codes[n * d + i] = encode_qk(
+              r, mul(rows[static_cast<size_t>((n < n_valid ? n : 0) * d + i)], head.factor));
+    } else {
+      quantise_key_block(p, rows.data(), n_valid, codes, scale);
+    }
+    max_scale = std::max(max_scale, *std::max_element(scale, scale + 4));
+  }
+  out.stats->max_k_scale = max_scale;
+}
+
+}  // namespace
+
+void compute_k_offset(const Problem& p, const SubProblem& sub, int64_t kv_head, float* k_offset) {
+  std::fill(k_offset, k_offset + p.d_pad, 0.0f);
+  if (!p.recipe->k_mean) return;
+  // Valid tokens in ascending order over the segments, every 16th of them.
+  std::vector<int64_t> sample;
+  const int64_t step = p.recipe->k_mean_all_rows ? 1 : 16;
+  int64_t index = 0;
+  for (const auto& segment : sub.segments)
+    for (const int64_t token : segment)
+      if (index++ % step == 0) sample.push_back(token);
+  if (sample.empty()) return;
+  const auto n = static_cast<int64_t>(sample.size());
+  tree_sum_rows(
+      [&](int64_t i, float* out) {
+        p.k.load_row(sub.batch, kv_head, sample[static_cast<size_t>(i)], out);
+        p.rope.apply(sample[static_cast<size_t>(i)], out);
+      },
+      n, p.d, k_offset);
+  const float inverse = rn_inverse(n);
+  for (int i = 0; i < p.d; ++i) {
+    const float mean = mul(k_offset[i], inverse);
+    // Any vector is exact for the output, so a mean whose sum overflowed may simply be left out.
+    k_offset[i] = is_finite(mean) ? mean : 0.0f;
+  }
+}
+
+void prepare_kv(const Problem& p, const SubProblem& sub, int64_t kv_head,
+                const std::vector<std::vector<int64_t>>& order_by_segment, KvOperands& out) {
+  int64_t column = 0;
+  for (const auto& segment : order_by_segment) {
+    for (const int64_t token : segment) out.order[column++] = static_cast<int32_t>(token);
+    while (column % kBlock != 0) out.order[column++] = -1;  // the tail block of the segment
+  }
+  compute_k_offset(p, sub, kv_head, out.k_offset);
+  prepare_keys(p, sub, kv_head, out);
+  prepare_values(p, sub, kv_head, out);
+}
+
+void prepare_q(const Problem& p, const SubProblem& sub, int64_t q_head, const float* k_offset,
+               QOperands& out) {
+  const Recipe& r = *p.recipe;
+  const int d = p.d_pad;
+  const auto load = [&](int64_t row, float* x) {
+    std::fill(x, x + d, 0.0f);
+    p.q.load_row(sub.batch, q_head, sub.q_begin + row, x);
+    p.rope.apply(sub.q_begin + row, x);
+  };
+  const auto finish = [&](float* x) {
+    if (p.negate_q())
+      for (int i = 0; i < d; ++i) x[i] = -x[i];
+    if (p.hadamard) hadamard_row(x, d);
+  };
+  if (out.qk_offset != nullptr) {
+    float x[kMaxHeadDim];
+    for (int64_t row = 0; row < out.rows; ++row) {
+      load(row, x);
+      double dot = 0.0;
+      for (int i = 0; i < p.d; ++i) dot += static_cast<double>(x[i]) * k_offset[i];
+      out.qk_offset[row] = static_cast<float>(p.scale * dot);
+    }
+  }
+  float whole_amax = 0.0f;
+  if (r.qk == QkFormat::e4m3_head) {
+    float x[kMaxHeadDim];
+    for (int64_t row = 0; row < out.rows; ++row) {
+      load(row, x);
+      finish(x);
+      whole_amax = std::max(whole_amax, row_amax(x, d));
+    }
+  }
+  float max_scale = 0.0f;
+  float pair[2][kMaxHeadDim];
+  for (int64_t w = 0; w < (out.rows + 15) / 16; ++w) {
+    for (int64_t lane = 0; lane < 8; ++lane) {
+      const int64_t row[2] = {16 * w + lane, 16 * w + lane + 8};
+      float amax = 0.0f;
+      for (int i = 0; i < 2; ++i) {
+        if (row[i] >= out.rows) continue;
+        load(row[i], pair[i]);
+        finish(pair[i]);
+        amax = std::max(amax, row_amax(pair[i], d));
+      }
+      if (r.qk == QkFormat::bf16) {
+        out.q_scale[w * 8 + lane] = 1.0f;
+        for (int i = 0; i < 2; ++i) {
+          if (row[i] >= out.rows) continue;
+          float* to = out.q_real + row[i] * d;
+          for (int c = 0; c < d; ++c) to[c] = bf16_round(pair[i][c]);
+          max_scale = std::max(max_scale, row_amax(to, d));
+        }
+        continue;
+      }
+      if (r.qk == QkFormat::e4m3_head) amax = whole_amax;
+      const Quantiser quantiser = make_quantiser(amax, qk_code_max(r));
+      out.q_scale[w * 8 + lane] = quantiser.scale;
+      max_scale = std::max(max_scale, quantiser.scale);
+      for (int i = 0; i < 2; ++i) {
+        if (row[i] >= out.rows) continue;
+        for (int c = 0; c < d; ++c)
+          out.q_codes[row[i] * d + c] = encode_qk(r, mul(pair[i][c], quantiser.factor));
+      }
+    }
+  }
+  *out.max_q_scale = max_scale;
+}
+
+int overflow_exponent(const Problem& p, float max_q_scale, float max_k_scale) {
+  const double code_max = p.recipe->qk == QkFormat::int8   ? 127.0
+                          : p.recipe->qk == QkFormat::bf16 ? 1.0
+                                                           : 448.0;
+  const double bound = static_cast<double>(p.code_scale()) * max_q_scale * max_k_scale * code_max *
+                       code_max * p.d_pad;
+  if (!std::isfinite(bound)) return 0;  // non-finite input: any answer will do, but an answer
+  int e = 0;
+  while (std::ldexp(bound, -e) >= 0x1p23) ++e;
+  return e;
+}
+
+float query_unit(const Problem& p, const QOperands& q, int64_t row, int e) {
+  const float scale = q.q_scale[row / 16 * 8 + row % 8];
+  // The product is exact in FP64 and the power of two too, so one rounding remains: RN(c * q_scale)
+  // * 2^-e wherever that does not overflow before the shift.
+  return static_cast<float>(
+      std::ldexp(static_cast<double>(p.code_scale()) * static_cast<double>(scale), -e));
+}
+
+}  // namespace vca::spec
