@@ -48,7 +48,8 @@ install_debian_packages() {
   fi
   export DEBIAN_FRONTEND=noninteractive
   local apt=(apt-get -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3)
-  "${apt[@]}" update
+  # One unreachable source of several must not stop us: the install below says what it cannot find.
+  "${apt[@]}" update || echo "setup: apt-get update reported an error; going on" >&2
   "${apt[@]}" install -y --no-install-recommends "${missing[@]}"
   mapfile -t missing < <(missing_packages)
   if [[ ${#missing[@]} -ne 0 ]]; then
