@@ -2,7 +2,7 @@
 //
 // The only floating point of the grouping: explicit FP32 in a fixed order, rounded to INT8 at the
 // end. Products and sums are rounded separately (-ffp-contract=off): no step is an fma.
-#include "axes.hpp"
+#include "spec/grouping/axes.hpp"
 
 #include <algorithm>
 #include <bit>

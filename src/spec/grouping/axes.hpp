@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "tokens.hpp"
+#include "spec/grouping/tokens.hpp"
 
 namespace vca::spec::grouping {
 

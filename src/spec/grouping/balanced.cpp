@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "balanced.hpp"
+#include "spec/grouping/balanced.hpp"
 
 #include <algorithm>
 #include <deque>
@@ -8,8 +8,8 @@
 #include <queue>
 #include <utility>
 
-#include "kmeans.hpp"
-#include "objective.hpp"
+#include "spec/grouping/kmeans.hpp"
+#include "spec/grouping/objective.hpp"
 
 namespace vca::spec::grouping {
 namespace {

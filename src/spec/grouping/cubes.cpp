@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cubes.hpp"
+#include "spec/grouping/cubes.hpp"
 
 #include <algorithm>
 #include <array>

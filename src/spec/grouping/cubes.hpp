@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "tokens.hpp"
+#include "spec/grouping/tokens.hpp"
 
 namespace vca::spec::grouping {
 

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "grouping.hpp"
+#include "spec/grouping/grouping.hpp"
 
 #include <algorithm>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
 
-#include "balanced.hpp"
-#include "cubes.hpp"
-#include "kdtree.hpp"
-#include "objective.hpp"
-#include "pair_exchange.hpp"
-#include "vsmooth.hpp"
+#include "spec/grouping/balanced.hpp"
+#include "spec/grouping/cubes.hpp"
+#include "spec/grouping/kdtree.hpp"
+#include "spec/grouping/objective.hpp"
+#include "spec/grouping/pair_exchange.hpp"
+#include "spec/grouping/vsmooth.hpp"
 
 namespace vca::spec {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kdtree.hpp"
+#include "spec/grouping/kdtree.hpp"
 
 #include <algorithm>
 #include <numeric>
 
-#include "axes.hpp"
-#include "objective.hpp"
+#include "spec/grouping/axes.hpp"
+#include "spec/grouping/objective.hpp"
 
 namespace vca::spec::grouping {
 namespace {

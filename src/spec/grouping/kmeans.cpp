@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "kmeans.hpp"
+#include "spec/grouping/kmeans.hpp"
 
 #include <algorithm>
 #include <numeric>
 
-#include "objective.hpp"
+#include "spec/grouping/objective.hpp"
 
 namespace vca::spec::grouping {
 namespace {

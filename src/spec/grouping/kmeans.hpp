@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "tokens.hpp"
+#include "spec/grouping/tokens.hpp"
 
 namespace vca::spec::grouping {
 

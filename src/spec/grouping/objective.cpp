@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "objective.hpp"
+#include "spec/grouping/objective.hpp"
 
 #include <algorithm>
 

@@ -3,7 +3,7 @@
 // f_g: the share of energy that the block means of an order remove.
 #pragma once
 
-#include "tokens.hpp"
+#include "spec/grouping/tokens.hpp"
 
 namespace vca::spec::grouping {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pair_exchange.hpp"
+#include "spec/grouping/pair_exchange.hpp"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <limits>
 
-#include "objective.hpp"
+#include "spec/grouping/objective.hpp"
 
 namespace vca::spec::grouping {
 namespace {

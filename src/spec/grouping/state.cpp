@@ -5,7 +5,7 @@
 #include <cstring>
 #include <type_traits>
 
-#include "grouping.hpp"
+#include "spec/grouping/grouping.hpp"
 
 namespace vca::spec {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "tokens.hpp"
+#include "spec/grouping/tokens.hpp"
 
 #include <algorithm>
 #include <cmath>
@@ -7,21 +7,10 @@
 #include <stdexcept>
 #include <string>
 
+#include "spec/arith.hpp"
+
 namespace vca::spec::grouping {
 namespace {
-
-// Pairwise sum in place: neighbours first, an odd last element moves up unchanged.
-float tree_sum(std::vector<float>& v) {
-  size_t n = v.size();
-  if (n == 0) return 0.0f;
-  while (n > 1) {
-    const size_t half = n / 2;
-    for (size_t i = 0; i < half; ++i) v[i] = v[2 * i] + v[2 * i + 1];
-    if (n % 2 != 0) v[half] = v[n - 1];
-    n = half + n % 2;
-  }
-  return v[0];
-}
 
 struct Scale {
   float power = 0.0f;    // 2^-e: brings the sample's largest magnitude into [0.5, 1)
@@ -53,12 +42,11 @@ Scale find_scale(const GroupingInput& input, const GroupingParams& params,
   for (int64_t i = 0; i < m; ++i) {
     for (int k = 0; k < d_pad; ++k) {
       const float x = sample[i * d_pad + k] * power;
-      squares[k] = x * x;
+      squares[k] = mul(x, x);
     }
-    row_sums[i] = tree_sum(squares);
+    row_sums[i] = tree_sum(squares.data(), d_pad);
   }
-  const float mean =
-      tree_sum(row_sums) * (1.0f / static_cast<float>(m * static_cast<int64_t>(input.head_dim)));
+  const float mean = mul(tree_sum(row_sums.data(), m), rn_inverse(m * input.head_dim));
   const float sigma = std::sqrt(mean);
   return {power, 127.0f / (3.0f * sigma)};
 }

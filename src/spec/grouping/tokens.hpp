@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "grouping.hpp"
+#include "spec/grouping/grouping.hpp"
 
 namespace vca::spec::grouping {
 

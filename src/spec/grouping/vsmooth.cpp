@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "vsmooth.hpp"
+#include "spec/grouping/vsmooth.hpp"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
-#include "objective.hpp"
+#include "spec/grouping/objective.hpp"
 
 namespace vca::spec::grouping {
 namespace {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "kmeans.hpp"
+#include "spec/grouping/kmeans.hpp"
 
 namespace vca::spec::grouping {
 
