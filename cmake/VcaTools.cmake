@@ -8,8 +8,7 @@ vca_glob(dit_sources ${dit_dir}/*.cpp)
 set(tool_main ${tool_dir}/main.cpp)
 list(REMOVE_ITEM tool_sources ${tool_main})
 
-if(NOT EXISTS ${tool_main})
-  message(STATUS "src/tools/vcattn/main.cpp not found: the vcattn command is not built")
+if(NOT tool_sources AND NOT dit_sources)
   return()
 endif()
 
@@ -72,5 +71,7 @@ target_link_libraries(
          PkgConfig::VCA_openblas
   PRIVATE vca_flags)
 
-add_executable(vcattn ${tool_main})
-target_link_libraries(vcattn PRIVATE vca_flags vca_tools)
+if(EXISTS ${tool_main})
+  add_executable(vcattn ${tool_main})
+  target_link_libraries(vcattn PRIVATE vca_flags vca_tools)
+endif()
