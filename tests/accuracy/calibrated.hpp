@@ -243,12 +243,103 @@ inline std::vector<float> make_v(Family family, const Scene& scene, uint64_t see
   return v;
 }
 
+/// Queries and keys before the temperature. They share half of their map, so tokens attend to
+/// tokens that are like them, and the position features, so they attend to near ones.
+inline std::vector<float> make_rows(Family family, const Scene& scene, uint64_t seed, bool query) {
+  const std::vector<float> shared = random_map(seed, kKeyMap, kHeadDim, kLatent);
+  const std::vector<float> own = random_map(seed, kQueryMap, kHeadDim, kLatent);
+  const Random noise(seed, query ? kQueryNoise : kKeyNoise), channel(seed, kChannel);
+  // Outlier channels: keys carry a large offset that hardly varies, queries a larger gain.
+  std::array<double, kHeadDim> offset{}, gain;
+  gain.fill(1.0);
+  for (int j = 0; j < 4; ++j) {
+    const int at = static_cast<int>(channel.uniform(2 * j) * kHeadDim);
+    if (query)
+      gain[at] = 2.5;
+    else
+      offset[at] = channel.uniform(2 * j + 1) < 0.5 ? -5.0 : 5.0;
+  }
+  const int first = family == Family::gb ? kClassDim : 0;  // what V does not see, keys do not
+  std::vector<float> rows(scene.n * kHeadDim);
+  for (int64_t i = 0; i < scene.n; ++i) {
+    const float* latent = scene.latent.data() + i * kLatent;
+    for (int j = 0; j < kHeadDim; ++j) {
+      float x = 0.0f;
+      for (int l = first; l < kLatent; ++l) {
+        if (l == kClassDim && family == Family::ga) l += kManifold;
+        const float key_map = shared[j * kLatent + l];
+        x += latent[l] * (query ? 0.7f * key_map + 0.7f * own[j * kLatent + l] : key_map);
+      }
+      const double rest =
+          0.7 * scene.position[i * kHeadDim + j] + 0.5 * noise.normal(i * kHeadDim + j);
+      rows[i * kHeadDim + j] = static_cast<float>(gain[j] * (x + rest) + offset[j]);
+    }
+  }
+  return rows;
+}
+
+/// Effective number of keys of one row of scores at a temperature.
+inline double effective_keys(const std::vector<double>& scores, double temperature) {
+  const double top = *std::max_element(scores.begin(), scores.end());
+  double sum = 0.0, sum2 = 0.0;
+  for (const double s : scores) {
+    const double p = std::exp((s - top) * temperature);
+    sum += p;
+    sum2 += p * p;
+  }
+  return sum * sum / sum2;
+}
+
+inline double median_effective_keys(const std::vector<std::vector<double>>& rows,
+                                    double temperature) {
+  std::vector<double> all;
+  for (const auto& scores : rows) all.push_back(effective_keys(scores, temperature));
+  std::sort(all.begin(), all.end());
+  return all[all.size() / 2];
+}
+
 }  // namespace calibrated
 
 /// V alone, for tests that need no scores.
 inline std::vector<float> make_calibrated_v(Family family, const Grid& grid, uint64_t seed,
                                             const NoiseStep& step = {}) {
   return calibrated::make_v(family, calibrated::make_scene(grid, seed), seed, step);
+}
+
+/// One head. Softmax scale is 1 / sqrt(128). `n_eff` between about 5 and n / 4 can be reached.
+inline CalibratedTensors make_calibrated(Family family, const Grid& grid, double n_eff,
+                                         uint64_t seed) {
+  using namespace calibrated;
+  CalibratedTensors out;
+  const Scene scene = make_scene(grid, seed);
+  out.n = scene.n;
+  out.grid = grid;
+  out.v = make_v(family, scene, seed, {});
+  out.q = make_rows(family, scene, seed, true);
+  out.k = make_rows(family, scene, seed, false);
+  for (float& x : out.k) x = to_bf16(x);
+
+  constexpr int kRows = 33;
+  std::vector<std::vector<double>> scores(kRows, std::vector<double>(out.n));
+  const int64_t rows = std::min<int64_t>(kRows, out.n);
+  scores.resize(rows);
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* q = out.q.data() + (r * out.n / rows) * kHeadDim;
+    for (int64_t i = 0; i < out.n; ++i) {
+      float s = 0.0f;
+      for (int j = 0; j < kHeadDim; ++j) s += q[j] * out.k[i * kHeadDim + j];
+      scores[r][i] = s / std::sqrt(static_cast<double>(kHeadDim));
+    }
+  }
+  double low = 1e-3, high = 1e2;  // n_eff falls as the temperature factor rises
+  for (int step = 0; step < 24; ++step) {
+    const double middle = std::sqrt(low * high);
+    (median_effective_keys(scores, middle) > n_eff ? low : high) = middle;
+  }
+  const double temperature = std::sqrt(low * high);
+  for (float& x : out.q) x = to_bf16(static_cast<float>(x * temperature));
+  out.n_eff = median_effective_keys(scores, temperature);
+  return out;
 }
 
 }  // namespace vca::test
