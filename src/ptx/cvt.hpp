@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Conversions and explicit FP32 arithmetic. The same names and results as spec/arith.hpp and
+// spec/codes.hpp; tests/ptx compares them on the emulator and on a device.
+#pragma once
+
+#include "ptx/types.hpp"
+
+namespace vca::ptx {
+
+VCA_DEVICE float cvt_rn_f32_s32(int32_t x);  // cvt.rn.f32.s32 (PTX ISA 9.7.9.22)
+VCA_DEVICE float mul_rp(float a, float b);   // mul.rp.f32: rounded up (9.7.3.4)
+VCA_DEVICE float sub_rm(float a, float b);   // sub.rm.f32: rounded down (9.7.3.3)
+VCA_DEVICE float mul_rn(float a, float b);
+VCA_DEVICE float add_rn(float a, float b);
+VCA_DEVICE float fma_rn(float a, float b, float c);  // fma.rn.f32 (9.7.3.6)
+VCA_DEVICE float ceil_f32(float x);                  // cvt.rpi.f32.f32
+VCA_DEVICE float rcp_rn(float x);                    // rcp.rn.f32 (9.7.3.13)
+VCA_DEVICE float ex2_approx(
+    float x);  // ex2.approx.f32 (9.7.3.20): see the table in docs/kernel-sm90.md
+VCA_DEVICE uint32_t cvt_rna_tf32_f32(float x);  // cvt.rna.tf32.f32
+VCA_DEVICE int32_t max3_s32(int32_t a, int32_t b, int32_t c);
+
+// Four codes: cvt.rni.s32.f32 each, then cvt.pack.sat.u8.s32.b32 twice (9.7.9.23); x0 in the lowest
+// byte. ptxas fuses them into two F2IP.
+VCA_DEVICE uint32_t cvt_pack_sat_u8x4_f32(float x0, float x1, float x2, float x3);
+// Four E4M3 codes: cvt.rn.satfinite.e4m3x2.f32 twice; x0 in the lowest byte.
+VCA_DEVICE uint32_t cvt_rn_satfinite_e4m3x4_f32(float x0, float x1, float x2, float x3);
+VCA_DEVICE uint32_t cvt_rn_bf16x2_f32(float low, float high);  // low in the low half
+VCA_DEVICE uint32_t cvt_rn_f16x2_f32(float low, float high);
+
+}  // namespace vca::ptx

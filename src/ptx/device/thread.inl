@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Device bodies of thread.hpp.
+#pragma once
+
+namespace vca::ptx {
+
+VCA_DEVICE uint32_t thread_index() { return threadIdx.x; }
+VCA_DEVICE uint32_t cta_index() { return blockIdx.x; }
+VCA_DEVICE uint32_t grid_size() { return gridDim.x; }
+
+VCA_DEVICE float shfl_sync_bfly(float value, uint32_t lane_mask) {
+  return __shfl_xor_sync(0xFFFFFFFFu, value, static_cast<int>(lane_mask));
+}
+VCA_DEVICE int32_t shfl_sync_bfly(int32_t value, uint32_t lane_mask) {
+  return __shfl_xor_sync(0xFFFFFFFFu, value, static_cast<int>(lane_mask));
+}
+VCA_DEVICE bool vote_sync_any(bool predicate) { return __any_sync(0xFFFFFFFFu, predicate) != 0; }
+
+VCA_DEVICE void bar_sync(uint32_t id, uint32_t threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+VCA_DEVICE void bar_arrive(uint32_t id, uint32_t threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+template <int kRegisters>
+VCA_DEVICE void setmaxnreg_inc() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+VCA_DEVICE void setmaxnreg_dec() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+}  // namespace vca::ptx

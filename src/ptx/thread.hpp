@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who am I, shuffles, votes, barriers of threads, register budgets.
+#pragma once
+
+#include "ptx/types.hpp"
+
+namespace vca::ptx {
+
+VCA_DEVICE uint32_t thread_index();  // %tid.x             (PTX ISA 10.1)
+VCA_DEVICE uint32_t cta_index();     // %ctaid.x           (10.6)
+VCA_DEVICE uint32_t grid_size();     // %nctaid.x          (10.7)
+
+// shfl.sync.bfly.b32 over the full warp (9.7.9.6).
+VCA_DEVICE float shfl_sync_bfly(float value, uint32_t lane_mask);
+VCA_DEVICE int32_t shfl_sync_bfly(int32_t value, uint32_t lane_mask);
+// vote.sync.any.pred over the full warp (9.7.13.7).
+VCA_DEVICE bool vote_sync_any(bool predicate);
+
+// bar.sync / bar.arrive (9.7.13.1): named barrier `id` of `threads` threads. Barrier 0 with all
+// threads of the CTA is __syncthreads().
+VCA_DEVICE void bar_sync(uint32_t id, uint32_t threads);
+VCA_DEVICE void bar_arrive(uint32_t id, uint32_t threads);
+
+// setmaxnreg.{inc,dec}.sync.aligned.u32 (9.7.19.5): executed by every warp of a warpgroup.
+template <int kRegisters>
+VCA_DEVICE void setmaxnreg_inc();
+template <int kRegisters>
+VCA_DEVICE void setmaxnreg_dec();
+
+}  // namespace vca::ptx

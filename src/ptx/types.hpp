@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// Instruction layer: strong types and the one macro that lets kernel sources compile for the device
+// and for the host emulator. Each instruction has one declaration (the headers of this folder, with
+// its PTX ISA section) and two bodies: device/*.inl (nvcc) and emu/*.inl (any C++20 compiler).
+#pragma once
+
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define VCA_DEVICE __device__ __forceinline__
+#else
+#define VCA_DEVICE inline
+#endif
+
+namespace vca::ptx {
+
+// Byte address in the shared::cta window.
+struct SmemAddr {
+  uint32_t value = 0;
+};
+VCA_DEVICE SmemAddr operator+(SmemAddr a, uint32_t bytes) { return {a.value + bytes}; }
+
+// Matrix descriptor of wgmma (PTX ISA 9.7.15.5.1), built by desc.hpp.
+struct MatrixDesc {
+  uint64_t bits = 0;
+};
+
+}  // namespace vca::ptx
