@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shapes and settings of the model, read from the weight file's metadata (MODEL.md section 3).
-#ifndef EXAMPLES_TINY_VIDEO_DIT_CONFIG_HPP_
-#define EXAMPLES_TINY_VIDEO_DIT_CONFIG_HPP_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -60,5 +59,3 @@ struct ModelConfig {
 ModelConfig parse_config(const std::map<std::string, std::string>& metadata);
 
 }  // namespace tiny_video_dit
-
-#endif  // EXAMPLES_TINY_VIDEO_DIT_CONFIG_HPP_

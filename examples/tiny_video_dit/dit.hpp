@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The network of MODEL.md section 4. Attention is a callback, so the same code runs every recipe
 // and can hand its operands to whoever wants to look at them.
-#ifndef EXAMPLES_TINY_VIDEO_DIT_DIT_HPP_
-#define EXAMPLES_TINY_VIDEO_DIT_DIT_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -73,5 +72,3 @@ class Dit {
 };
 
 }  // namespace tiny_video_dit
-
-#endif  // EXAMPLES_TINY_VIDEO_DIT_DIT_HPP_

@@ -2,8 +2,7 @@
 // The network's operations on a tile of token rows. A tile stays in cache from the norm that opens
 // a half block to the residual that closes it, and BLAS runs one thread per tile, so that results
 // do not depend on the number of threads.
-#ifndef EXAMPLES_TINY_VIDEO_DIT_LAYERS_HPP_
-#define EXAMPLES_TINY_VIDEO_DIT_LAYERS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -57,5 +56,3 @@ class RopeTables {
 void rms_norm(int dim, double eps, const float* weight, float* x);
 
 }  // namespace tiny_video_dit
-
-#endif  // EXAMPLES_TINY_VIDEO_DIT_LAYERS_HPP_

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counter-based normal noise (MODEL.md section 7): element j of seed s can be computed alone, so a
 // clip starts from the same noise whatever the number of threads.
-#ifndef EXAMPLES_TINY_VIDEO_DIT_NOISE_HPP_
-#define EXAMPLES_TINY_VIDEO_DIT_NOISE_HPP_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -17,5 +16,3 @@ std::array<uint32_t, 4> philox_words(uint64_t seed, uint64_t block);
 void fill_normals(uint64_t seed, uint64_t first, std::span<float> out);
 
 }  // namespace tiny_video_dit
-
-#endif  // EXAMPLES_TINY_VIDEO_DIT_NOISE_HPP_

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rectified-flow sampler (MODEL.md section 6) and the way from its state to pixels (section 2).
-#ifndef EXAMPLES_TINY_VIDEO_DIT_SAMPLER_HPP_
-#define EXAMPLES_TINY_VIDEO_DIT_SAMPLER_HPP_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -36,5 +35,3 @@ struct Clip {
 Clip to_clip(const ModelConfig& config, std::span<const float> x);
 
 }  // namespace tiny_video_dit
-
-#endif  // EXAMPLES_TINY_VIDEO_DIT_SAMPLER_HPP_

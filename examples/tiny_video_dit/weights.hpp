@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The model's tensors (MODEL.md section 3), expanded from BF16 to FP32.
-#ifndef EXAMPLES_TINY_VIDEO_DIT_WEIGHTS_HPP_
-#define EXAMPLES_TINY_VIDEO_DIT_WEIGHTS_HPP_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -56,5 +55,3 @@ using TensorLookup = std::function<bool(const std::string& name, StoredTensor& t
 Weights load_weights(const ModelConfig& config, const TensorLookup& lookup);
 
 }  // namespace tiny_video_dit
-
-#endif  // EXAMPLES_TINY_VIDEO_DIT_WEIGHTS_HPP_
