@@ -84,19 +84,18 @@ constexpr float sub_rd(float a, float b) {
 constexpr float rna_tf32(float x) {
   const uint32_t bits = float_bits(x);
   const uint32_t rounded = (bits + 0x1000u) & 0xFFFFE000u;
-  return float_from_bits((bits & 0x7F800000u) == 0x7F800000u ? bits : rounded);
+  return float_from_bits(select_bits((bits & 0x7F800000u) == 0x7F800000u, bits, rounded));
 }
 
 // ⌈16x⌉/16 exactly, the sign of a zero being that of x. From 2¹⁹ on every float is a multiple of
 // 1/16: identity, also for Inf and NaN.
 constexpr float ceil_sixteenth(float x) {
-  const bool in_range = x > -524288.0f && x < 524288.0f;
-  const float scaled = in_range ? x * 16.0f : 0.0f;  // exact: a power of two, and < 2²³
+  const bool in_range = (float_bits(x) & 0x7FFFFFFFu) < 0x49000000u;  // |x| < 2¹⁹
+  const float scaled = select_float(in_range, x, 0.0f) * 16.0f;  // exact: a power of two, < 2²³
   const float truncated = static_cast<float>(static_cast<int32_t>(scaled));
-  const float up = truncated < scaled ? truncated + 1.0f : truncated;
+  const float up = truncated + select_float(truncated < scaled, 1.0f, 0.0f);
   const uint32_t sign = float_bits(x) & 0x80000000u;
-  const float result = float_from_bits(float_bits(up * 0.0625f) | sign);
-  return in_range ? result : x;
+  return float_from_bits(select_bits(in_range, float_bits(up * 0.0625f) | sign, float_bits(x)));
 }
 
 // ---- powers of two -------------------------------------------------------------------------
@@ -141,8 +140,8 @@ constexpr float pow2_code(float d) {
 // <= 2.0e-7 (tests/spec/arith_test.cpp), 2^0 = 1 exactly; 0 below 2⁻¹²⁶ and for −Inf; larger x
 // saturates at 2¹⁶; NaN gives NaN.
 constexpr float exp2_cpu(float x) {
-  float clamped = x < 16.0f ? x : 16.0f;
-  clamped = clamped > -126.0f ? clamped : -126.0f;
+  float clamped = select_float(x < 16.0f, x, 16.0f);
+  clamped = select_float(x > -126.0f, clamped, -126.0f);
   const float shifted = clamped + kRoundMagic;
   const float f = clamped - (shifted - kRoundMagic);  // exact, in [−1/2, 1/2]
   // Minimax fit of (2^f − 1)/f with the weight of the relative error of 2^f.
@@ -153,8 +152,8 @@ constexpr float exp2_cpu(float x) {
   q = q * f + 0x1.62e42ap-1f;
   const float p = q * f + 1.0f;  // f >= 0 gives p >= 1, so the exponent field stays >= 1 at −126
   const uint32_t scaled = float_bits(p) + ((float_bits(shifted) - kRoundMagicBits) << 23);
-  const float result = x >= -126.0f ? float_from_bits(scaled) : 0.0f;
-  return x == x ? result : x;
+  const uint32_t result = select_bits(x >= -126.0f, scaled, 0u);
+  return float_from_bits(select_bits(x == x, result, float_bits(x)));
 }
 
 // 2^x rounded from the host library's double exp2: correct except where that double lies within

@@ -21,6 +21,17 @@ constexpr float float_from_bits(uint32_t bits) { return std::bit_cast<float>(bit
 constexpr bool is_nan(float x) { return (float_bits(x) & 0x7FFFFFFFu) > 0x7F800000u; }
 constexpr bool is_finite(float x) { return (float_bits(x) & 0x7F800000u) != 0x7F800000u; }
 
+// condition ? a : b on bits. An ordinary conditional lets GCC move the arithmetic of the unused
+// side into a branch, and a loop with a branch around FP operations is not vectorised (they could
+// trap).
+constexpr uint32_t select_bits(bool condition, uint32_t a, uint32_t b) {
+  const uint32_t mask = 0u - static_cast<uint32_t>(condition);
+  return (a & mask) | (b & ~mask);
+}
+constexpr float select_float(bool condition, float a, float b) {
+  return float_from_bits(select_bits(condition, float_bits(a), float_bits(b)));
+}
+
 // ---- integers ------------------------------------------------------------------------------
 
 // 1.5·2²³: in [2²³, 2²⁴) the unit in the last place is 1, so the addition itself rounds to the
@@ -38,9 +49,9 @@ constexpr int32_t round_half_even_i32(float x) {
 // INT8 code: nearest even, clamped to ±127 (−128 is never produced: the format is symmetric);
 // NaN gives 0.
 constexpr int8_t int8_encode(float x) {
-  float y = x > 127.0f ? 127.0f : x;
-  y = y < -127.0f ? -127.0f : y;
-  y = x == x ? y : 0.0f;
+  float y = select_float(x > 127.0f, 127.0f, x);
+  y = select_float(x < -127.0f, -127.0f, y);
+  y = select_float(x == x, y, 0.0f);
   return static_cast<int8_t>(round_half_even_i32(y));
 }
 
@@ -49,8 +60,8 @@ constexpr float int8_decode(int8_t code) { return static_cast<float>(code); }
 // Unsigned byte: nearest even, saturated to [0, 255]; NaN gives 0, as PTX cvt.rni.s32.f32 followed
 // by cvt.pack.sat.u8.s32 does.
 constexpr uint8_t u8_encode(float x) {
-  float y = x > 255.0f ? 255.0f : x;
-  y = y > 0.0f ? y : 0.0f;  // also catches NaN
+  float y = select_float(x > 255.0f, 255.0f, x);
+  y = select_float(x > 0.0f, y, 0.0f);  // also catches NaN
   return static_cast<uint8_t>(round_half_even_i32(y));
 }
 
@@ -71,11 +82,11 @@ constexpr uint8_t e4m3_encode(float x) {
   // Normal codes (>= 2⁻⁶): keep 3 of 23 mantissa bits, rebias the exponent from 127 to 7.
   const uint32_t normal = ((abs_bits + 0x7FFFFu + ((abs_bits >> 20) & 1u)) >> 20) - (120u << 3);
   // Subnormal codes are multiples of 2⁻⁹, the unit in the last place of [2¹⁴, 2¹⁵).
-  const uint32_t small_bits = abs_bits < 0x3C800000u ? abs_bits : 0x3C800000u;
+  const uint32_t small_bits = select_bits(abs_bits < 0x3C800000u, abs_bits, 0x3C800000u);
   const uint32_t subnormal = float_bits(float_from_bits(small_bits) + 16384.0f) - 0x46800000u;
-  uint32_t code = abs_bits < 0x3C800000u ? subnormal : normal;
-  code = abs_bits >= 0x43E00000u ? 0x7Eu : code;  // >= 448: also keeps `normal` in range above
-  code = abs_bits > 0x7F800000u ? 0x7Fu : code;
+  uint32_t code = select_bits(abs_bits < 0x3C800000u, subnormal, normal);
+  code = select_bits(abs_bits >= 0x43E00000u, 0x7Eu, code);  // >= 448: `normal` leaves the byte
+  code = select_bits(abs_bits > 0x7F800000u, 0x7Fu, code);
   return static_cast<uint8_t>(sign | code);
 }
 
@@ -169,11 +180,11 @@ constexpr uint16_t fp16_encode(float x) {
   const uint32_t abs_bits = bits & 0x7FFFFFFFu;
   const uint32_t normal = ((abs_bits + 0xFFFu + ((abs_bits >> 13) & 1u)) >> 13) - (112u << 10);
   // Subnormal codes are multiples of 2⁻²⁴, the unit in the last place of [2⁻¹, 1).
-  const uint32_t small_bits = abs_bits < 0x38800000u ? abs_bits : 0x38800000u;
+  const uint32_t small_bits = select_bits(abs_bits < 0x38800000u, abs_bits, 0x38800000u);
   const uint32_t subnormal = float_bits(float_from_bits(small_bits) + 0.5f) - 0x3F000000u;
-  uint32_t code = abs_bits < 0x38800000u ? subnormal : normal;
-  code = abs_bits >= 0x477FF000u ? 0x7C00u : code;
-  code = abs_bits > 0x7F800000u ? (0x7E00u | ((abs_bits >> 13) & 0x3FFu)) : code;
+  uint32_t code = select_bits(abs_bits < 0x38800000u, subnormal, normal);
+  code = select_bits(abs_bits >= 0x477FF000u, 0x7C00u, code);
+  code = select_bits(abs_bits > 0x7F800000u, 0x7E00u | ((abs_bits >> 13) & 0x3FFu), code);
   return static_cast<uint16_t>(sign | code);
 }
 
@@ -191,7 +202,8 @@ constexpr float fp16_decode(uint16_t code) {
   const uint32_t subnormal = float_bits(static_cast<float>(mantissa) * detail::power_of_two(-24));
   const uint32_t normal = ((exponent + 112u) << 23) | (mantissa << 13);
   const uint32_t special = 0x7F800000u | (mantissa << 13);
-  const uint32_t magnitude = exponent == 0 ? subnormal : (exponent == 31u ? special : normal);
+  const uint32_t magnitude =
+      select_bits(exponent == 0, subnormal, select_bits(exponent == 31u, special, normal));
   return float_from_bits(sign | magnitude);
 }
 

@@ -332,6 +332,7 @@ TEST(ByHand, OverflowInfAndNan) {
   EXPECT_EQ(bits_of(one(Target::sm90, Instr::bf16, -kInf, {kInf}, {1.0f})), 0x7FFFFFFFu);
   EXPECT_EQ(bits_of(hopper(1.0f, {0.0f}, {e4m3_decode(0x7F)})), 0x7FFFFFFFu);
   EXPECT_EQ(bits_of(hopper(1.0f, {e4m3_decode(0xFF)}, {0.0f})), 0x7FFFFFFFu);
+  EXPECT_EQ(bits_of(hopper(1.0f, {1.0f}, {e4m3_decode(0x7F)})), 0x7FFFFFFFu);
   EXPECT_EQ(hopper(kInf, {1.0f}, {1.0f}), kInf);
 }
 
@@ -445,6 +446,30 @@ TEST(Table, EveryPairIsDefinedAndConsistent) {
       if (!is_integer) {
         EXPECT_EQ(model.kind == MmaKind::serial_f32, target == Target::cpu);
       }
+    }
+  }
+}
+
+// F, output mantissa bits and groups per instruction as MMA-Sim publishes them; a change here is a
+// change of the specification.
+TEST(Table, PublishedNumbers) {
+  const auto expect = [](Target target, Instr instr, int frac_bits, int out_bits, int k_split) {
+    const MmaModel model = mma_model(target, instr);
+    EXPECT_EQ(model.frac_bits, frac_bits) << to_string(target);
+    EXPECT_EQ(model.out_mantissa_bits, out_bits) << to_string(target);
+    EXPECT_EQ(model.k_split, k_split) << to_string(target);
+  };
+  for (Instr instr : {Instr::qk_e4m3, Instr::pv_e4m3}) {
+    expect(Target::sm89, instr, 13, 13, 2);
+    expect(Target::sm90, instr, 13, 13, 1);
+    for (Target target : {Target::sm100, Target::sm103, Target::sm120}) {
+      expect(target, instr, 25, 23, 1);
+    }
+  }
+  for (Instr instr : {Instr::mean_tf32, Instr::bf16}) {
+    expect(Target::sm89, instr, 24, 23, 2);
+    for (Target target : {Target::sm90, Target::sm100, Target::sm103, Target::sm120}) {
+      expect(target, instr, 25, 23, 1);
     }
   }
 }
