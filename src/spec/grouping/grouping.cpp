@@ -119,39 +119,40 @@ bool old_chains(const Tokens& tokens, const HeadState& state, const GroupingPara
   return true;
 }
 
-// Two starts compete by f_g before the pair passes: the order of last time, which holds all the
-// exchanges made so far, and a new one from the tree or from one assignment to the old centroids,
-// which follows the tokens when they moved.
-bool warm_start(const Tokens& tokens, const GroupingParams& params, const HeadState& state,
-                Candidate* out) {
-  const bool allowed = state.used == params.kind ||
-                       (params.kind == Grouping::automatic &&
-                        (state.used == Grouping::kdtree || state.used == Grouping::vsmooth));
-  if (!allowed || (state.used != Grouping::kdtree && state.used != Grouping::vsmooth)) return false;
-  const int d_pad = state.head_dim <= 64 ? 64 : 128;
-  Candidate old;
-  if (d_pad != tokens.d_pad || !old_order(tokens, state, &old.order)) return false;
-
+// From the tree, or from one assignment to the old centroids: follows tokens that moved.
+Candidate fresh_start(const Tokens& tokens, const GroupingParams& params, const HeadState& state) {
   Candidate fresh;
+  std::vector<Centroids> chains;
   if (state.used == Grouping::kdtree) {
     fresh.order = kdtree_order(tokens, params);
+  } else if (old_chains(tokens, state, params, &chains)) {
+    VsmoothOrder v = vsmooth_order_warm(tokens, chains);
+    fresh.order = std::move(v.order);
+    fresh.chains = std::move(v.chain_by_segment);
   } else {
-    std::vector<Centroids> chains;
-    if (old_chains(tokens, state, params, &chains)) {
-      VsmoothOrder v = vsmooth_order_warm(tokens, chains);
-      fresh.order = std::move(v.order);
-      fresh.chains = std::move(v.chain_by_segment);
-    } else {
-      fresh.order = old.order;
-    }
+    return fresh;
   }
-  old.f_g = removed_energy(tokens, old.order);
-  fresh.f_g = removed_energy(tokens, fresh.order);
-  out->used = state.used;
-  out->order = fresh.f_g > old.f_g ? std::move(fresh.order) : std::move(old.order);
-  out->chains = std::move(fresh.chains);
-  pair_exchange(tokens, params, params.warm_pair_passes, &out->order);
-  *out = finished(tokens, std::move(*out));
+  return finished(tokens, std::move(fresh));
+}
+
+// The order of last time holds all the exchanges made so far and is the best start as long as it
+// removes what it removed then. When it does not, a fresh start competes with it.
+bool warm_start(const Tokens& tokens, const GroupingParams& params, const HeadState& state,
+                Candidate* out) {
+  const bool known = state.used == Grouping::kdtree || state.used == Grouping::vsmooth;
+  const bool wanted = state.used == params.kind || params.kind == Grouping::automatic;
+  Candidate old;
+  if (!known || !wanted || !old_order(tokens, state, &old.order)) return false;
+  old = finished(tokens, std::move(old));
+  for (const auto& bytes : state.centroids_by_segment)
+    old.chains.push_back({tokens.d_pad, {bytes.begin(), bytes.end()}});
+  if (old.f_g < state.f_g) {
+    Candidate fresh = fresh_start(tokens, params, state);
+    if (fresh.f_g > old.f_g) old = std::move(fresh);
+  }
+  old.used = state.used;
+  pair_exchange(tokens, params, params.warm_pair_passes, &old.order);
+  *out = finished(tokens, std::move(old));
   return true;
 }
 
