@@ -100,10 +100,13 @@ double psnr_db(const Clip& clip, const Clip& reference) {
   return 10 * std::log10(255.0 * 255.0 / mean);
 }
 
-double ssim(const Clip& clip, const Clip& reference) {
+Measure ssim(const Clip& clip, const Clip& reference) {
+  if (clip.width < kWindow || clip.height < kWindow) {
+    return {std::nullopt, "needs frames of at least 11 x 11 pixels"};
+  }
   double sum = 0;
   for (int frame = 0; frame < clip.frames; ++frame) sum += frame_ssim(clip, reference, frame);
-  return sum / clip.frames;
+  return {sum / clip.frames, ""};
 }
 
 }  // namespace vca::tools

@@ -16,16 +16,16 @@ namespace vca::tools {
 // 10 log10(255^2 / mean squared error) over all channels, pixels and frames; infinity when equal.
 double psnr_db(const Clip& clip, const Clip& reference);
 
-// Structural similarity (Wang et al. 2004) of BT.601 luma, Gaussian window of 11 pixels and sigma
-// 1.5, K1 = 0.01, K2 = 0.03, windows that lie inside the picture only, mean over windows and
-// frames.
-double ssim(const Clip& clip, const Clip& reference);
-
 // A number, or the reason why there is none.
 struct Measure {
   std::optional<double> value;
   std::string reason;
 };
+
+// Structural similarity (Wang et al. 2004) of BT.601 luma, Gaussian window of 11 pixels and sigma
+// 1.5, K1 = 0.01, K2 = 0.03, windows that lie inside the picture only, mean over windows and
+// frames.
+Measure ssim(const Clip& clip, const Clip& reference);
 
 // Measures of other projects' programs, run on frames in a temporary directory. A program that is
 // missing or fails gives no value and a reason; names and directions of the measures:
@@ -61,8 +61,8 @@ class Lpips {
   Lpips(Lpips&&) noexcept;
   Lpips& operator=(Lpips&&) noexcept;
 
-  // Mean distance over frames; 0 for equal clips.
-  double distance(const Clip& clip, const Clip& reference, int threads) const;
+  // Mean distance over frames; 0 for equal clips. Frames need 32 pixels a side.
+  Measure distance(const Clip& clip, const Clip& reference, int threads) const;
 
  private:
   struct Network;

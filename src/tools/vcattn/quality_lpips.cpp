@@ -188,9 +188,9 @@ Lpips::~Lpips() = default;
 Lpips::Lpips(Lpips&&) noexcept = default;
 Lpips& Lpips::operator=(Lpips&&) noexcept = default;
 
-double Lpips::distance(const Clip& clip, const Clip& reference, int threads) const {
+Measure Lpips::distance(const Clip& clip, const Clip& reference, int threads) const {
   if (std::min(clip.height, clip.width) < kMinSide) {
-    throw std::invalid_argument("LPIPS needs frames of at least 32 x 32 pixels");
+    return {std::nullopt, "needs frames of at least 32 x 32 pixels"};
   }
   // Frames run in parallel, BLAS inside a frame does not.
   openblas_set_num_threads(1);
@@ -202,7 +202,7 @@ double Lpips::distance(const Clip& clip, const Clip& reference, int threads) con
   check_interrupt();
   double sum = 0;
   for (const double distance : distances) sum += distance;
-  return sum / clip.frames;
+  return {sum / clip.frames, ""};
 }
 
 }  // namespace vca::tools
