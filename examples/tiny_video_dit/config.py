@@ -33,7 +33,7 @@ class Config:
     norm_eps: float = 1e-6
     time_scale: float = 1000.0
     time_max_period: float = 10000.0
-    shift: float = 4.0
+    shift: float = 8.0
     steps: int = 10
     guidance: float = 1.0
     fps: float = 12.5

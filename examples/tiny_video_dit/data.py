@@ -16,8 +16,8 @@ from PIL import Image, ImageDraw
 from config import Config
 
 CLIPS = Path(__file__).parent / "clips"
-CACHE_VERSION = 3
-SHAPE_CLIPS = 40
+CACHE_VERSION = 4
+SHAPE_WINDOWS = 49
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,9 @@ def decode(path: Path, size: tuple[int, int]) -> np.ndarray:
     raise RuntimeError("no video decoder: install opencv-python-headless, PyAV or the ffmpeg command")
 
 
-def _texture(rng: np.random.Generator, height: int, width: int) -> np.ndarray:
-    """A periodic texture, so that it can drift without an edge: a few plane waves on two colours."""
+def _texture(height: int, width: int) -> np.ndarray:
+    """A ground of a few plane waves on two colours."""
+    rng = np.random.default_rng(11)
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     field = np.zeros((height, width))
     for _ in range(6):
@@ -99,34 +100,36 @@ def _bounce(start: float, speed: float, low: float, high: float, steps: int) -> 
     return low + np.minimum(phase, 2 * span - phase)
 
 
-def shapes_clip(config: Config, index: int) -> np.ndarray:
-    """A procedural clip: coloured shapes drift, bounce and rotate over a drifting texture."""
+# Sizes, places and speeds in units of the clip's height and width; turns in radians a frame.
+SHAPES = (
+    {"corners": 48, "inner": 1.0, "radius": 0.19, "at": (0.20, 0.35), "speed": (0.012, 0.010), "turn": 0.0, "rgb": (236, 64, 52)},
+    {"corners": 4, "inner": 1.0, "radius": 0.20, "at": (0.75, 0.60), "speed": (-0.011, 0.014), "turn": 0.07, "rgb": (46, 196, 108)},
+    {"corners": 10, "inner": 0.45, "radius": 0.24, "at": (0.50, 0.75), "speed": (0.013, -0.012), "turn": -0.09, "rgb": (250, 204, 46)},
+)
+
+
+def shapes_clip(config: Config, frames: int) -> np.ndarray:
+    """The procedural clip: a disc, a square and a star drift, bounce and rotate over a texture."""
     factor = 3  # supersampling, box-filtered down: the only anti-aliasing
     height, width = config.height, config.width
-    texture = _texture(np.random.default_rng([11, index % 4]), height, width)
-    rng = np.random.default_rng([12, index])
-    drift = rng.integers(-2, 3, size=2)
-    palette = [(236, 64, 52), (250, 204, 46), (46, 196, 108), (52, 120, 240), (240, 240, 240), (190, 70, 220)]
-    colours = rng.permutation(len(palette))
-    shapes = []
-    for k in range(3):
-        radius = height * rng.uniform(0.13, 0.21)
-        heading, speed = rng.uniform(0, 2 * np.pi), width * rng.uniform(0.012, 0.022)
-        xs = _bounce(rng.uniform(radius, width - radius), speed * np.cos(heading), radius, width - radius, config.frames)
-        ys = _bounce(rng.uniform(radius, height - radius), speed * np.sin(heading), radius, height - radius, config.frames)
-        turn = rng.uniform(0, np.pi) + rng.choice([-1, 1]) * rng.uniform(0.06, 0.14) * np.arange(config.frames)
-        shapes.append((k, radius, xs, ys, turn, palette[colours[k]]))
-    clip = np.empty((config.frames, height, width, 3), np.uint8)
-    for f in range(config.frames):
-        ground = Image.fromarray(np.roll(texture, tuple(drift * f), axis=(0, 1)))
-        canvas = ground.resize((width * factor, height * factor), Image.BILINEAR)
-        draw = ImageDraw.Draw(canvas)
-        for kind, radius, xs, ys, turn, colour in shapes:
-            corners = {0: 48, 1: 4, 2: 10}[kind]  # disc, square, five-pointed star
-            angle = turn[f] + 2 * np.pi * np.arange(corners) / corners
-            reach = radius * np.where((kind == 2) & (np.arange(corners) % 2 == 1), 0.45, 1.0)
+    ground = Image.fromarray(_texture(height, width))
+    ground = ground.resize((width * factor, height * factor), Image.BILINEAR)
+    clip = np.empty((frames, height, width, 3), np.uint8)
+    canvases = [ground.copy() for _ in range(frames)]
+    for shape in SHAPES:
+        radius = shape["radius"] * height
+        xs, ys = (
+            _bounce(at * size, speed * size, radius, size - radius, frames)
+            for at, speed, size in zip(shape["at"], shape["speed"], (width, height))
+        )
+        corner = np.arange(shape["corners"])
+        reach = radius * np.where(corner % 2 == 1, shape["inner"], 1.0)
+        for f, canvas in enumerate(canvases):
+            angle = shape["turn"] * f + 2 * np.pi * corner / len(corner)
             points = np.stack([xs[f] + reach * np.cos(angle), ys[f] + reach * np.sin(angle)], 1)
-            draw.polygon([tuple(p) for p in points * factor], fill=colour, outline=(16, 16, 16))
+            outline = [tuple(p) for p in points * factor]
+            ImageDraw.Draw(canvas).polygon(outline, fill=shape["rgb"], outline=(16, 16, 16))
+    for f, canvas in enumerate(canvases):
         clip[f] = np.asarray(canvas.resize((width, height), Image.BOX))
     return clip
 
@@ -149,9 +152,9 @@ class Windows:
         step = np.arange(self.config.frames)
         return self.starts[cls][window][:, None] + self.strides[cls][window][:, None] * step
 
-    def draw(self, rng: np.random.Generator, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Random windows, classes evenly: (frame indices [count, F], classes [count])."""
-        classes = rng.integers(0, len(self.config.classes), size=count)
+    def draw(self, rng: np.random.Generator, count: int, weights=None) -> tuple[np.ndarray, np.ndarray]:
+        """Random windows: (frame indices [count, F], classes [count]); weights: share of each class."""
+        classes = rng.choice(len(self.config.classes), size=count, p=weights)
         rows = [self.indices(c, rng.integers(0, len(self.starts[c]), size=1))[0] for c in classes]
         return np.stack(rows), classes
 
@@ -169,16 +172,14 @@ def build(config: Config, progress=lambda items, **_: items) -> tuple[np.ndarray
             table.append({"cls": source.cls, "base": total, "count": count, "stride": source.stride})
             frames.append(part)
             total += len(part)
-    for index in progress(range(SHAPE_CLIPS), desc="shapes"):
-        frames.append(shapes_clip(config, index))
-        table.append({"cls": "shapes", "base": total, "count": 1, "stride": 1})
-        total += config.frames
+    frames.append(shapes_clip(config, span + SHAPE_WINDOWS))
+    table.append({"cls": "shapes", "base": total, "count": SHAPE_WINDOWS, "stride": 1})
     return np.concatenate(frames), table
 
 
 def load(config: Config, cache: Path, progress=lambda items, **_: items) -> Windows:
     """The windows, from the cache file if it fits this configuration, else decoded and cached."""
-    key = json.dumps([CACHE_VERSION, config.frames, config.height, config.width, SHAPE_CLIPS, str(SOURCES)])
+    key = json.dumps([CACHE_VERSION, config.frames, config.height, config.width, SHAPE_WINDOWS, str(SOURCES)])
     if cache.is_file():
         with np.load(cache) as stored:
             if str(stored["key"]) == key:

@@ -27,7 +27,7 @@ from config import TINY, Config
 from model import VideoDit, patchify
 from pictures import loss_curve
 from sample import precision
-from weights import save_weights
+from weights import load_weights, save_weights
 
 HERE = Path(__file__).parent
 LOG_COLUMNS = ("step", "seconds", "lr_factor", "velocity_loss", "x0_mse")
@@ -35,6 +35,8 @@ EMA_DECAY = 0.999
 # The velocity's weight 1/t^2 is capped: below this noise level it would only ask for camera noise.
 WEIGHT_MIN_T = 0.1
 CLASS_DROPOUT = 0.1
+# Less than the sampler's shift: few-step sampling needs more steps near noise than training samples do.
+TRAIN_SHIFT = 4.0
 # Muon's update is orthogonal and scaled to AdamW's size; it bears a larger step than AdamW.
 MUON_LR_RATIO = 2.5
 
@@ -48,9 +50,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--pause-steps", type=int, help="the same, at this step")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--lr", type=float, default=2e-3)
-    parser.add_argument("--optimizer", choices=("muon", "adamw"), default="muon")
+    parser.add_argument("--optimizer", choices=("muon", "adamw"), default="adamw")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--init", type=Path, help="start from these weights instead of random ones")
+    parser.add_argument("--class-weights", help="share of each class in a batch; default: even")
     parser.add_argument("--resume", action="store_true", help="continue from the checkpoint")
     parser.add_argument("--checkpoint", type=Path, help="default: OUT/checkpoint.pt")
     parser.add_argument("--cache", type=Path, help="cached frames; default: OUT/frames.npz")
@@ -97,13 +101,13 @@ def lr_factor(step: int, progress: float) -> float:
     return warm * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * late)))
 
 
-def draw_times(config: Config, count: int, generator: torch.Generator, device) -> torch.Tensor:
-    """Three quarters logit-normal, one quarter uniform, then the sampler's own shift."""
+def draw_times(count: int, generator: torch.Generator, device) -> torch.Tensor:
+    """Three quarters logit-normal, one quarter uniform, then shifted towards noise."""
     normal = torch.randn(count, generator=generator, device=device).sigmoid()
     uniform = torch.rand(count, generator=generator, device=device)
     pick = torch.rand(count, generator=generator, device=device) < 0.25
     u = torch.where(pick, uniform, normal).clamp(1e-3, 1.0)
-    return config.shift * u / (1 + (config.shift - 1) * u)
+    return TRAIN_SHIFT * u / (1 + (TRAIN_SHIFT - 1) * u)
 
 
 class Trainer:
@@ -117,6 +121,12 @@ class Trainer:
         self.windows = data.load(self.config, cache, progress=tqdm)
         self.frames = torch.from_numpy(self.windows.frames).to(self.device)
         self.model = VideoDit(self.config).to(self.device)
+        if args.init:
+            self.model.load_state_dict(load_weights(args.init).state_dict())
+        self.weights = None
+        if args.class_weights:
+            shares = np.array([float(w) for w in args.class_weights.split(",")])
+            self.weights = shares / shares.sum()
         self.ema = copy.deepcopy(self.model).requires_grad_(False)
         self.optimizers = Optimizers(self.model, args.optimizer, args.lr)
         self.rng = np.random.default_rng(args.seed)
@@ -156,13 +166,13 @@ class Trainer:
 
     def batch(self):
         config, count = self.config, self.args.batch
-        indices, classes = self.windows.draw(self.rng, count)
+        indices, classes = self.windows.draw(self.rng, count, self.weights)
         clip = self.frames[torch.from_numpy(indices).to(self.device, non_blocking=True)]
         clean = patchify(config, clip.float() / 127.5 - 1)
         y = torch.from_numpy(classes).to(self.device)
         dropped = torch.rand(count, generator=self.generator, device=self.device) < CLASS_DROPOUT
         y = torch.where(dropped, torch.full_like(y, config.null_class), y)
-        t = draw_times(config, count, self.generator, self.device)
+        t = draw_times(count, self.generator, self.device)
         noise = torch.randn(clean.shape, generator=self.generator, device=self.device)
         return clean, torch.lerp(clean, noise, t[:, None, None]), t, y
 
