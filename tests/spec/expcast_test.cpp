@@ -125,7 +125,8 @@ TEST(TotalVariation, TwoGroupRowAttainsTheBound) {
 TEST(TotalVariation, FloorOfAnyMonotoneMap) {
   const double floor = test::total_variation_of_ratio(9.0 / 8.0);
   EXPECT_NEAR(floor, 0.02944, 5e-6);
-  // exp + cast at the jump between the codes of 256 and 288, half-way, 272: equal scores, 9/8 apart.
+  // exp + cast at the jump between the codes of 256 and 288, half-way, 272: equal scores, 9/8
+  // apart.
   const double jump = 8 * std::log2(272.0 / 448.0);
   const double down = std::floor(jump / 0x1p-12) * 0x1p-12;
   std::vector<double> scores = two_groups(down - 0x1p-12, down + 0x1p-11, 9.0 / 8.0, 70000);
@@ -250,9 +251,9 @@ TEST(BlockMaximum, EveryRowStaysBelowTheBound) {
 // A climb: random changes of a few keys are kept when the total variation rises.
 TEST(BlockMaximum, SearchFindsNoRowAboveTheBound) {
   const double bound = test::tail_bound(test::kBlockTail / (1 + test::kBlockTail)) + 0x1p-20;
-  const double menu[] = {0,           0x1p-12,     120.5 - 126, 123.5 - 126, 112.5 - 126,
-                         115.5 - 126, 123.5 - 134, -118.4380,   -119.5,      -126.5,
-                         -140,        -400,        112.5 - 134, 2};
+  const double menu[] = {0,           0x1p-12,   120.5 - 126, 123.5 - 126, 112.5 - 126, 115.5 - 126,
+                         123.5 - 134, -118.4380, -119.5,      -126.5,      -140,        -400,
+                         112.5 - 134, 2};
   std::mt19937 g(4);
   double best_of_all = 0;
   for (int start = 0; start < 10; ++start) {
