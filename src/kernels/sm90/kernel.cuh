@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The kernel body: barriers, then one branch a role. README.md in this folder holds the five
+// tables.
+#pragma once
+
+#include "kernels/sm90/consumer.cuh"
+#include "kernels/sm90/load.cuh"
+
+namespace vca::kernels::sm90 {
+
+template <Config C>
+VCA_DEVICE void init_barriers(ptx::SmemAddr smem) {
+  for (int s = 0; s < C.stages; ++s) {
+    ptx::mbarrier_init(smem + C.k_full(s), 1);
+    ptx::mbarrier_init(smem + C.k_empty(s),
+                       Config::kConsumers * 4);  // a warp each: it loads the scales
+    ptx::mbarrier_init(smem + C.v_full(s), 1);
+    ptx::mbarrier_init(smem + C.v_empty(s), Config::kConsumers);
+  }
+  for (int b = 0; b < 2; ++b) {
+    ptx::mbarrier_init(smem + C.q_full(b), 1);
+    ptx::mbarrier_init(smem + C.q_empty(b), Config::kConsumers);
+    ptx::mbarrier_init(smem + C.mu_full(b), 1);
+    ptx::mbarrier_init(smem + C.mu_empty(b), Config::kConsumers);
+  }
+  ptx::fence_mbarrier_init();
+}
+
+template <Config C>
+VCA_DEVICE void attention_body(const AttentionParams& p) {
+  static_assert(C.smem_bytes() <= kMaxSmemBytes);
+  const ptx::SmemAddr smem = ptx::dynamic_smem();
+  if (ptx::thread_index() == 0) init_barriers<C>(smem);
+  ptx::bar_sync(0, Config::kThreads);
+  const uint32_t warpgroup = ptx::thread_index() / 128u;
+  if (warpgroup == 0) {
+    ptx::setmaxnreg_dec<Config::kProducerRegisters>();
+    if (ptx::thread_index() == 0) Producer<C>(p, smem).run();
+  } else {
+    ptx::setmaxnreg_inc<Config::kConsumerRegisters>();
+    Consumer<C>(p, smem, warpgroup - 1).run();
+  }
+}
+
+}  // namespace vca::kernels::sm90

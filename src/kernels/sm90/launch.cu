@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+
+#include "kernels/sm90/kernel.cuh"
+#include "kernels/sm90/launch.hpp"
+
+namespace vca::kernels::sm90 {
+namespace {
+
+// Plain integers instead of one Config: the host stubs of nvcc 13.0 cannot name a class-type
+// template argument.
+template <int kD, int kForm, int kStages>
+__global__ void __launch_bounds__(Config::kThreads, 1)
+    attention(const __grid_constant__ AttentionParams params) {
+  attention_body<Config{kD, static_cast<Form>(kForm), kStages}>(params);
+}
+
+template <Config C>
+cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
+  int device = 0, multiprocessors = 0;
+  cudaError_t status = cudaGetDevice(&device);
+  if (status != cudaSuccess) return status;
+  status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  if (status != cudaSuccess) return status;
+  const auto kernel = attention<C.d, static_cast<int>(C.form), C.stages>;
+  status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                static_cast<int>(C.smem_bytes()));
+  if (status != cudaSuccess) return status;
+  const int64_t tiles = int64_t{params.n_subs} * params.h_q * params.max_q_tiles;
+  if (tiles == 0) return cudaSuccess;
+  const auto grid = static_cast<unsigned>(std::min<int64_t>(tiles, multiprocessors));
+  kernel<<<grid, Config::kThreads, C.smem_bytes(), stream>>>(params);
+  return cudaGetLastError();
+}
+
+template <Form kForm>
+cudaError_t launch_form(int d_pad, const AttentionParams& params, cudaStream_t stream) {
+  if (d_pad == 64) return launch<Config{64, kForm, 4}>(params, stream);
+  return launch<Config{128, kForm, 4}>(params, stream);
+}
+
+}  // namespace
+
+bool has_kernel(const spec::Recipe& recipe) {
+  return recipe.integer_scores() && recipe.p == spec::PMap::expcast &&
+         recipe.v == spec::VFormat::e4m3_smooth;
+}
+
+cudaError_t launch_attention(const spec::Recipe& recipe, int d_pad, const AttentionParams& params,
+                             cudaStream_t stream) {
+  if (!has_kernel(recipe)) return cudaErrorNotSupported;
+  return recipe.reference == spec::Reference::block_max
+             ? launch_form<Form::local>(d_pad, params, stream)
+             : launch_form<Form::running>(d_pad, params, stream);
+}
+
+}  // namespace vca::kernels::sm90

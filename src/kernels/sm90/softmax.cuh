@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// Integer scores to E4M3 codes in registers (docs/numerics.md, section E). A thread owns rows r and
+// r + 8 of its warp's 16 and the key columns 8i + 2q + {0,1}, so one key scale group and two query
+// scales at most: no lookups.
+#pragma once
+
+#include "kernels/sm90/config.hpp"
+#include "ptx/ptx.hpp"
+
+namespace vca::kernels::sm90 {
+
+// A pair of values for rows r and r + 8.
+struct RowPair {
+  float r0, r1;
+};
+
+// Largest score of this thread's columns, both rows: four chains of 3-input maxima (two a row),
+// because one chain of 15 dependent instructions would sit on the critical path between the two
+// MMAs.
+VCA_DEVICE void thread_maxima(const int32_t (&s)[64], int32_t& x0, int32_t& x1) {
+  int32_t a0 = s[0], a1 = s[2], b0 = s[4], b1 = s[6];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    a0 = ptx::max3_s32(a0, s[8 * i], s[8 * i + 1]);
+    a1 = ptx::max3_s32(a1, s[8 * i + 2], s[8 * i + 3]);
+    b0 = ptx::max3_s32(b0, s[8 * i + 4], s[8 * i + 5]);
+    b1 = ptx::max3_s32(b1, s[8 * i + 6], s[8 * i + 7]);
+  }
+  x0 = a0 > b0 ? a0 : b0;
+  x1 = a1 > b1 ? a1 : b1;
+}
+
+VCA_DEVICE float max_f32(float a, float b) { return a > b ? a : b; }
+
+// E2: maximum of the block, products rounded up, then up to a multiple of 1/16 code.
+VCA_DEVICE RowPair block_maximum(const int32_t (&s)[64], RowPair a) {
+  int32_t x0, x1;
+  thread_maxima(s, x0, x1);
+  float t0 = ptx::mul_rp(ptx::cvt_rn_f32_s32(x0), a.r0);
+  float t1 = ptx::mul_rp(ptx::cvt_rn_f32_s32(x1), a.r1);
+  t0 = max_f32(t0, ptx::shfl_sync_bfly(t0, 1));
+  t1 = max_f32(t1, ptx::shfl_sync_bfly(t1, 1));
+  t0 = max_f32(t0, ptx::shfl_sync_bfly(t0, 2));
+  t1 = max_f32(t1, ptx::shfl_sync_bfly(t1, 2));
+  return {ptx::mul_rn(ptx::ceil_f32(ptx::mul_rn(t0, 16.0f)), 0.0625f),
+          ptx::mul_rn(ptx::ceil_f32(ptx::mul_rn(t1, 16.0f)), 0.0625f)};
+}
+
+// 2^(d/8), d <= 0 a multiple of 1/16. ex2.approx was measured equal to the specification's table on
+// every such argument (docs/kernel-sm90.md); results below 2^-126 must be 0 and ex2.approx without
+// .ftz would give subnormals.
+VCA_DEVICE float rescale_factor(float d) {
+  return d >= -1008.0f ? ptx::ex2_approx(ptx::mul_rn(d, 0.125f)) : 0.0f;
+}
+
+// x = fma(s, a, bias) in place of the integer, kept as bits: the packing waits until the previous
+// PV has released P.
+VCA_DEVICE void code_arguments(int32_t (&s)[64], RowPair a, RowPair bias) {
+#pragma unroll
+  for (int i = 0; i < 64; i += 4) {
+    union Bits {
+      float f;
+      int32_t i;
+    } x[4];
+    x[0].f = ptx::fma_rn(ptx::cvt_rn_f32_s32(s[i]), a.r0, bias.r0);
+    x[1].f = ptx::fma_rn(ptx::cvt_rn_f32_s32(s[i + 1]), a.r0, bias.r0);
+    x[2].f = ptx::fma_rn(ptx::cvt_rn_f32_s32(s[i + 2]), a.r1, bias.r1);
+    x[3].f = ptx::fma_rn(ptx::cvt_rn_f32_s32(s[i + 3]), a.r1, bias.r1);
+#pragma unroll
+    for (int c = 0; c < 4; ++c) s[i + c] = x[c].i;
+  }
+}
+
+// Codes as the A operand of PV: register 4k + 2h + row of k-step k holds columns {16(2k+h)/2...}:
+// accumulator registers {8b, 8b+1, 8b+4, 8b+5} of row r and {8b+2, 8b+3, 8b+6, 8b+7} of row r + 8
+// (b = 0..7) are the bytes of one A register, because V's key order was permuted to match
+// (tiles.hpp).
+VCA_DEVICE void pack_codes(const int32_t (&s)[64], uint32_t (&p)[16]) {
+  const auto as_float = [](int32_t bits) {
+    union {
+      int32_t i;
+      float f;
+    } x;
+    x.i = bits;
+    return x.f;
+  };
+#pragma unroll
+  for (int b = 0; b < 8; ++b) {
+    p[2 * b] = ptx::cvt_pack_sat_u8x4_f32(as_float(s[8 * b]), as_float(s[8 * b + 1]),
+                                          as_float(s[8 * b + 4]), as_float(s[8 * b + 5]));
+    p[2 * b + 1] = ptx::cvt_pack_sat_u8x4_f32(as_float(s[8 * b + 2]), as_float(s[8 * b + 3]),
+                                              as_float(s[8 * b + 6]), as_float(s[8 * b + 7]));
+  }
+}
+
+}  // namespace vca::kernels::sm90
