@@ -8,6 +8,11 @@ VCA_DEVICE uint32_t thread_index() { return threadIdx.x; }
 VCA_DEVICE uint32_t cta_index() { return blockIdx.x; }
 VCA_DEVICE uint32_t grid_size() { return gridDim.x; }
 
+VCA_DEVICE SmemAddr dynamic_smem() {
+  extern __shared__ __align__(1024) unsigned char vca_dynamic_smem[];
+  return {static_cast<uint32_t>(__cvta_generic_to_shared(vca_dynamic_smem))};
+}
+
 VCA_DEVICE float shfl_sync_bfly(float value, uint32_t lane_mask) {
   return __shfl_xor_sync(0xFFFFFFFFu, value, static_cast<int>(lane_mask));
 }
