@@ -11,7 +11,7 @@
  *   - Offsets are 64 bit. Strides are in elements.
  *   - A call that fails returns a status other than VCA_OK, has written no output, and leaves a text in
  *     vca_last_error() that says what was wrong, what was given, what is allowed and what to do.
- *   - Every struct starts with `struct_size`; set it to sizeof(the struct) (or use the *_INIT macros), so
+ *   - Every struct starts with `struct_size`; set it to sizeof(the struct) (or use vca_attn_desc_init), so
  *     that a newer library keeps working with an older caller. Zeroed fields mean "default".
  */
 #ifndef VCA_VCA_H_
@@ -19,6 +19,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #if defined(_WIN32)
 #define VCA_API
@@ -189,7 +190,14 @@ typedef struct vca_attn_desc {
   uint8_t* regrouped;        /* optional output [B, H_kv]: 1 where this call formed a new order */
 } vca_attn_desc;
 
-#define VCA_ATTN_DESC_INIT {sizeof(vca_attn_desc)}
+/* A descriptor with every field at its default. A function and not an initialiser macro: {sizeof(...)} alone would
+ * warn about missing initialisers in callers that compile with -Wextra. */
+static inline vca_attn_desc vca_attn_desc_init(void) {
+  vca_attn_desc desc;
+  memset(&desc, 0, sizeof desc);
+  desc.struct_size = sizeof desc;
+  return desc;
+}
 
 /* What would run. Text pointers are static or belong to the thread and live until its next call. */
 typedef struct vca_attn_info {
