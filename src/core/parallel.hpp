@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// A parallel loop that exceptions can leave: OpenMP itself terminates the program on one.
+#pragma once
+
+#include <omp.h>
+
+#include <cstdint>
+#include <exception>
+
+namespace vca::core {
+
+// Threads of a call: 0 means the OpenMP default.
+inline int thread_count(int requested) { return requested > 0 ? requested : omp_get_max_threads(); }
+
+// body(index, thread) for every index in [0, n). Of several exceptions the one of the lowest index
+// is rethrown, so that the reported error does not depend on the schedule.
+template <class Body>
+void parallel_for(int64_t n, int threads, Body&& body) {
+  if (n <= 0) return;
+  if (threads > n) threads = static_cast<int>(n);
+  std::exception_ptr error;
+  int64_t error_index = n;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
+  for (int64_t i = 0; i < n; ++i) {
+    try {
+      body(i, omp_get_thread_num());
+    } catch (...) {
+#pragma omp critical(vca_parallel_for_error)
+      if (i < error_index) {
+        error_index = i;
+        error = std::current_exception();
+      }
+    }
+  }
+  if (error) std::rethrow_exception(error);
+}
+
+}  // namespace vca::core

@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/subproblems.hpp"
+
+#include <span>
+#include <string>
+
+#include "core/checked.hpp"
+#include "core/names.hpp"
+#include "core/status.hpp"
+
+namespace vca::core {
+namespace {
+
+using spec::SubProblem;
+
+std::string segment_field(int64_t i, const char* member) {
+  return "segments[" + std::to_string(i) + "]." + member;
+}
+
+// The caller's segments, or one video segment over everything.
+std::vector<vca_segment> checked_segments(const vca_attn_desc& desc, int64_t s_q, int64_t s_kv) {
+  if (desc.segments == nullptr) {
+    if (desc.n_segments != 0) {
+      invalid("n_segments is set but segments is NULL", to_text(desc.n_segments), "0",
+              "set both or neither");
+    }
+    return {vca_segment{0, s_kv, VCA_SEGMENT_VIDEO, 0}};
+  }
+  if (desc.n_segments < 1) {
+    invalid("n_segments is not positive", to_text(desc.n_segments), ">= 1 with segments set",
+            "pass NULL segments for one video segment");
+  }
+  const std::span<const vca_segment> given(desc.segments, static_cast<size_t>(desc.n_segments));
+  int64_t at = 0;
+  bool sequence = false, shared = false;
+  for (int64_t i = 0; i < desc.n_segments; ++i) {
+    const vca_segment& s = given[static_cast<size_t>(i)];
+    if (s.kind < VCA_SEGMENT_VIDEO || s.kind > VCA_SEGMENT_SEQUENCE) {
+      invalid(segment_field(i, "kind") + " is unknown", to_text(int64_t{s.kind}),
+              "VIDEO (0), TEXT (1), PADDING (2), SEQUENCE (3)", "");
+    }
+    if (s.len < 0) {
+      invalid(segment_field(i, "len") + " is negative", to_text(s.len), ">= 0", "");
+    }
+    if (s.begin != at) {
+      invalid(segment_field(i, "begin") + " leaves a gap or overlaps", to_text(s.begin),
+              to_text(at) + ", where the segment before ends",
+              "list segments in order; mark unused tokens as PADDING");
+    }
+    at = checked_add(at, s.len, segment_field(i, "len").c_str());
+    sequence |= s.kind == VCA_SEGMENT_SEQUENCE;
+    shared |= s.kind == VCA_SEGMENT_VIDEO || s.kind == VCA_SEGMENT_TEXT;
+  }
+  if (at != s_kv) {
+    invalid("segments do not cover the keys", "an end at " + to_text(at),
+            "exactly S_kv = " + to_text(s_kv), "add a PADDING segment for the rest");
+  }
+  if (sequence && shared) {
+    invalid("segments mix SEQUENCE with VIDEO or TEXT", "both kinds",
+            "SEQUENCE and PADDING, or VIDEO, TEXT and PADDING",
+            "make one SEQUENCE of each prompt's tokens");
+  }
+  if (sequence && s_q != s_kv) {
+    invalid("SEQUENCE segments need as many queries as keys",
+            "S_q = " + to_text(s_q) + ", S_kv = " + to_text(s_kv), "S_q == S_kv",
+            "a ragged batch is self-attention; use kv_lens for cross attention");
+  }
+  return {given.begin(), given.end()};
+}
+
+void check_lengths(const vca_attn_desc& desc, int64_t batches, int64_t s_kv) {
+  if (desc.kv_lens == nullptr) return;
+  for (int64_t b = 0; b < batches; ++b) {
+    if (desc.kv_lens[b] < 0 || desc.kv_lens[b] > s_kv) {
+      invalid("kv_lens[" + std::to_string(b) + "] is out of range",
+              to_text(int64_t{desc.kv_lens[b]}), "0 .. S_kv = " + to_text(s_kv), "");
+    }
+  }
+}
+
+void check_grid(const vca_attn_desc& desc, const std::vector<vca_segment>& segments,
+                spec::Grouping grouping) {
+  const int64_t* g = desc.grid;
+  const std::string got = "{" + to_text(g[0]) + ", " + to_text(g[1]) + ", " + to_text(g[2]) + "}";
+  const bool none = g[0] == 0 && g[1] == 0 && g[2] == 0;
+  if (none) {
+    if (grouping == spec::Grouping::cubes) {
+      invalid("grouping `cubes` needs the grid", "no grid", "grid = {T, H, W}",
+              "set desc.grid, or choose another grouping");
+    }
+    return;
+  }
+  if (g[0] < 1 || g[1] < 1 || g[2] < 1) {
+    invalid("grid has an extent below 1", got, "all three positive, or all 0", "");
+  }
+  const int64_t tokens = checked_mul(checked_mul(g[0], g[1], "grid"), g[2], "grid");
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const vca_segment& s = segments[i];
+    const bool cubes_of_sequence =
+        s.kind == VCA_SEGMENT_SEQUENCE && grouping == spec::Grouping::cubes && s.len > 0;
+    if ((s.kind == VCA_SEGMENT_VIDEO || cubes_of_sequence) && s.len != tokens) {
+      invalid("grid does not fit the video tokens",
+              got + " = " + to_text(tokens) + " tokens for a segment of " + to_text(s.len),
+              "T * H * W equal to the segment's length",
+              "give text tokens a segment of their own, or leave the grid out");
+    }
+  }
+}
+
+// Valid tokens of a segment in one batch.
+std::vector<int64_t> valid_tokens(const vca_attn_desc& desc, int64_t batch, int64_t s_kv,
+                                  const vca_segment& segment) {
+  std::vector<int64_t> tokens;
+  int64_t end = segment.begin + segment.len;
+  if (desc.kv_lens != nullptr && desc.kv_lens[batch] < end) end = desc.kv_lens[batch];
+  const uint8_t* mask = desc.key_mask != nullptr ? desc.key_mask + batch * s_kv : nullptr;
+  if (end > segment.begin) tokens.reserve(static_cast<size_t>(end - segment.begin));
+  for (int64_t t = segment.begin; t < end; ++t)
+    if (mask == nullptr || mask[t] != 0) tokens.push_back(t);
+  return tokens;
+}
+
+void check_mask(const vca_attn_desc& desc, int64_t batches, int64_t s_kv) {
+  if (desc.key_mask == nullptr) return;
+  for (int64_t b = 0; b < batches; ++b)
+    for (int64_t t = 0; t < s_kv; ++t) {
+      if (desc.key_mask[b * s_kv + t] > 1) {
+        invalid("key_mask[" + std::to_string(b) + ", " + std::to_string(t) + "] is not a boolean",
+                to_text(int64_t{desc.key_mask[b * s_kv + t]}), "0 or 1",
+                "additive float masks are not supported");
+      }
+    }
+}
+
+int64_t blocks_of(int64_t tokens) { return (tokens + spec::kBlock - 1) / spec::kBlock; }
+
+void add_segment(const vca_attn_desc& desc, int64_t s_kv, const vca_segment& segment,
+                 SubProblem& sub, StateRoom& room) {
+  if (segment.len == 0) return;
+  room.tokens += segment.len;
+  room.segments += 1;
+  room.blocks += blocks_of(segment.len);
+  std::vector<int64_t> tokens = valid_tokens(desc, sub.batch, s_kv, segment);
+  if (tokens.empty()) return;
+  sub.segments.push_back(std::move(tokens));
+  const int kind = segment.kind == VCA_SEGMENT_TEXT ? 1 : 0;
+  sub.segment_info.push_back({segment.begin, segment.len, kind});
+}
+
+}  // namespace
+
+void expand_subproblems(Request& request) {
+  const vca_attn_desc& desc = request.desc;
+  spec::Problem& p = request.problem;
+  const std::vector<vca_segment> segments = checked_segments(desc, p.s_q, p.s_kv);
+  check_lengths(desc, p.batches, p.s_kv);
+  check_mask(desc, p.batches, p.s_kv);
+  check_grid(desc, segments, p.grouping);
+  p.grid = {desc.grid[0], desc.grid[1], desc.grid[2]};
+
+  bool ragged = false;
+  for (const vca_segment& s : segments) ragged |= s.kind == VCA_SEGMENT_SEQUENCE;
+  // Asked for at once, so that an absurd batch fails here and not after filling the memory.
+  const int64_t n = checked_mul(p.batches, ragged ? static_cast<int64_t>(segments.size()) : 1, "B");
+  p.subs.reserve(static_cast<size_t>(n));
+  request.rooms.reserve(static_cast<size_t>(n));
+  for (int64_t b = 0; b < p.batches; ++b) {
+    if (!ragged) {
+      SubProblem sub;
+      sub.batch = b;
+      sub.q_len = p.s_q;
+      StateRoom room;
+      for (const vca_segment& s : segments)
+        if (s.kind != VCA_SEGMENT_PADDING) add_segment(desc, p.s_kv, s, sub, room);
+      p.subs.push_back(std::move(sub));
+      request.rooms.push_back(room);
+      continue;
+    }
+    for (const vca_segment& s : segments) {
+      if (s.len == 0) continue;
+      SubProblem sub;
+      sub.batch = b;
+      sub.q_begin = s.begin;
+      sub.q_len = s.len;
+      StateRoom room;
+      // Queries of a padding segment attend to nothing: O = 0.
+      if (s.kind == VCA_SEGMENT_SEQUENCE) add_segment(desc, p.s_kv, s, sub, room);
+      p.subs.push_back(std::move(sub));
+      request.rooms.push_back(room);
+    }
+  }
+}
+
+}  // namespace vca::core

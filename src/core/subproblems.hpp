@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Segments, key lengths and key masks to the list of independent sub-problems.
+#pragma once
+
+#include <vector>
+
+#include "core/request.hpp"
+
+namespace vca::core {
+
+// Checks kv_lens, key_mask, segments and grid, and fills problem.subs and rooms. Needs the
+// problem's shapes.
+void expand_subproblems(Request& request);
+
+}  // namespace vca::core

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CPU backend: attention on prepared operands, bit for bit what spec::attention_rows gives for
+// Target::cpu, on whichever instruction-set unit runs it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cpu/kernel.hpp"
+#include "spec/operands.hpp"
+#include "spec/problem.hpp"
+
+namespace vca::cpu {
+
+enum class Isa { avx512, avx2, portable };  // in order of preference
+
+inline constexpr Isa kIsas[] = {Isa::avx512, Isa::avx2, Isa::portable};
+
+const char* isa_name(Isa isa);
+// "" when the unit can run here, else why not.
+std::string isa_refusal(Isa isa);
+
+// One thread's working memory.
+class Scratch {
+ public:
+  Scratch() : memory_(kScratchBytes + kAlign) {}
+  void* aligned() {
+    const auto at = reinterpret_cast<uintptr_t>(memory_.data());
+    return memory_.data() + (kAlign - at % kAlign) % kAlign;
+  }
+  // Outputs of a tile, FP32.
+  float o[kTileRows * spec::kMaxHeadDim], l[kTileRows], m_run[kTileRows], lse[kTileRows];
+
+ private:
+  static constexpr size_t kAlign = 64;
+  std::vector<unsigned char> memory_;
+};
+
+// Rows [row0, row0 + rows) of one head, rows <= kTileRows, into scratch.o ([rows][d]), scratch.l
+// and, when the operands hold q.k_offset, scratch.lse. Not for the recipe `exact`.
+void attend_tile(Isa isa, const spec::Problem& p, const spec::KvOperands& kv,
+                 const spec::QOperands& q, int64_t row0, int rows, bool lse, Scratch& scratch);
+
+}  // namespace vca::cpu
