@@ -125,7 +125,7 @@ Diagnosis summarise(std::span<const RowDiagnosis> rows) {
   d.qk_only = share(std::sqrt(sum.qk_sq), exact);
   d.p_only = share(std::sqrt(sum.p_sq), std::sqrt(sum.own_sq));
   d.v_only = share(std::sqrt(sum.v_sq), exact);
-  const double norms = exact * std::sqrt(sum.output_sq);
+  const double norms = std::sqrt(sum.exact_sq * sum.output_sq);
   d.cosine = norms > 0 && std::isfinite(norms) ? sum.dot / norms : kNaN;
   d.tv_mean = sum.tv / n;
   d.tau_mean = sum.tau / n;

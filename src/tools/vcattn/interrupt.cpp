@@ -17,6 +17,7 @@ constexpr int kSlots = 16;
 constexpr size_t kPathBytes = 4096;
 
 std::atomic<int> g_signals{0};
+std::atomic<int> g_immediate{0};
 static_assert(std::atomic<int>::is_always_lock_free);  // touched by the handler
 
 // Fixed storage, because the handler may not allocate or lock.
@@ -27,10 +28,13 @@ struct Slot {
 std::array<Slot, kSlots> g_slots;
 
 extern "C" void on_signal(int) {
-  if (g_signals.fetch_add(1) == 0) return;
+  if (g_signals.fetch_add(1) == 0 && g_immediate.load() == 0) return;
   for (Slot& slot : g_slots) {
     if (slot.state.load() == 2) unlink(slot.path);
   }
+  // The carriage return goes over a progress line.
+  constexpr char kText[] = "\r\nvcattn: interrupted\n";
+  if (write(STDERR_FILENO, kText, sizeof kText - 1) < 0) _exit(kExitInterrupted);
   _exit(kExitInterrupted);
 }
 
@@ -45,6 +49,9 @@ void install_signal_handlers() {
   sigaction(SIGTERM, &action, nullptr);
   signal(SIGXFSZ, SIG_IGN);
 }
+
+ImmediateExit::ImmediateExit() noexcept { g_immediate.fetch_add(1); }
+ImmediateExit::~ImmediateExit() { g_immediate.fetch_sub(1); }
 
 bool interrupted() noexcept { return g_signals.load(std::memory_order_relaxed) != 0; }
 

@@ -16,7 +16,17 @@ bool interrupted() noexcept;
 // Throws Interrupted when a signal has arrived. Not inside an OpenMP region.
 void check_interrupt();
 
-// Files to unlink when a second signal arrives before the first was noticed. Returns a slot for
+// While one lives, the first signal already ends the process at once: for long stretches that write
+// nothing and cannot look at the flag, like a call into the library.
+class ImmediateExit {
+ public:
+  ImmediateExit() noexcept;
+  ~ImmediateExit();
+  ImmediateExit(const ImmediateExit&) = delete;
+  ImmediateExit& operator=(const ImmediateExit&) = delete;
+};
+
+// Files to unlink when the process ends in the signal handler. Returns a slot for
 // forget_partial_file, -1 when the (small) table is full.
 int remember_partial_file(const std::string& path) noexcept;
 void forget_partial_file(int slot) noexcept;

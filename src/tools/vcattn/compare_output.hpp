@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// The result of a comparison as a table for people and as JSON for programs. Fields of the JSON:
+// docs/reading-the-report.md.
+#pragma once
+
+#include <string>
+
+#include "tools/vcattn/compare_run.hpp"
+
+namespace vca::tools {
+
+std::string compare_table(const CompareInput& in, const CompareOptions& options,
+                          const CompareResult& result);
+
+// `grouping`: as given on the command line, "default" without.
+std::string compare_json(const CompareInput& in, const CompareOptions& options,
+                         const CompareResult& result, const std::string& grouping);
+
+// "0.482 %": three significant digits; "–" when undefined.
+std::string percent_text(double fraction);
+
+}  // namespace vca::tools
