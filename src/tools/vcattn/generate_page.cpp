@@ -20,7 +20,8 @@ th,td{padding:.3rem .8rem;text-align:right;border-bottom:1px solid var(--rule);w
 th:first-child,td:first-child{text-align:left}
 .clips{display:grid;grid-template-columns:repeat(auto-fill,minmax(260px,1fr));gap:1rem}
 figure{margin:0}figcaption{font-size:.9rem;margin-top:.2rem}
-video,img{width:100%;height:auto;image-rendering:pixelated;border-radius:3px;display:block}
+video{width:100%;height:auto;image-rendering:pixelated;border-radius:3px;display:block}
+img{max-width:100%;height:auto;display:block}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(420px,1fr));gap:1rem}
 .chart{width:100%;font:12px system-ui,sans-serif}.chart text{fill:var(--ink)}
 .grid{stroke:var(--rule);stroke-width:1}
@@ -72,15 +73,16 @@ std::string measure_text(const std::optional<double>& value, int digits) {
 }
 
 std::string table(const GenerateOptions& options, const std::vector<SeedOutput>& seeds) {
+  const std::vector<MeasureColumn> columns = available_columns(options, seeds);
   std::string html = "<table><tr><th>recipe</th>";
-  for (const MeasureColumn& column : measure_columns()) {
+  for (const MeasureColumn& column : columns) {
     html += "<th>" + std::string(column.heading) + "</th>";
   }
   html += "<th>removed</th><th>regroupings</th><th>attention s</th><th>grouping</th></tr>";
   for (size_t r = 0; r < options.recipes.size(); ++r) {
     const RecipeRun& run = seeds.front().clips[r].run;
     html += "<tr><td>" + escape_html(run.recipe) + (r == 0 ? " (reference)" : "") + "</td>";
-    for (const MeasureColumn& column : measure_columns()) {
+    for (const MeasureColumn& column : columns) {
       html += "<td>" + measure_text(mean_measure(seeds, r, column.key), column.digits) + "</td>";
     }
     const std::optional<double> energy = run.mean_energy_removed();
@@ -127,7 +129,9 @@ std::string charts(const SeedOutput& seed, const std::vector<SeedOutput>& seeds)
   for (size_t r = 1; r < seed.clips.size(); ++r) {
     const RecipeRun& run = seed.clips[r].run;
     const std::optional<double> psnr = mean_measure(seeds, r, "psnr");
-    if (psnr && std::isfinite(*psnr)) bars.push_back({run.recipe, *psnr, format("%.2f dB", *psnr)});
+    // Levels grow linearly with the error, so bars from zero tell the truth; decibels do not.
+    const double levels = std::isfinite(*psnr) ? 255 * std::pow(10.0, -*psnr / 20) : 0;
+    bars.push_back({run.recipe, levels, format("%.3f", levels)});
     error.push_back({run.recipe, {}});
     energy.push_back({run.recipe, {}});
     bool any_energy = false;
@@ -139,7 +143,8 @@ std::string charts(const SeedOutput& seed, const std::vector<SeedOutput>& seeds)
     if (!any_energy) energy.pop_back();
   }
   std::string html = "<div class=\"charts\">";
-  html += bar_chart(bars, "PSNR against the BF16 reference (longer is closer)");
+  html +=
+      bar_chart(bars, "RMS difference from the reference, in levels of 255 (shorter is closer)");
   html += line_chart(
       error, {"Distance from the reference's state", "denoising step", "relative L2 error", true});
   if (!energy.empty()) {

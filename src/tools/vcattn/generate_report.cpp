@@ -142,6 +142,19 @@ const std::vector<MeasureColumn>& measure_columns() {
   return kColumns;
 }
 
+std::vector<MeasureColumn> available_columns(const GenerateOptions& options,
+                                             const std::vector<SeedOutput>& seeds) {
+  std::vector<MeasureColumn> columns;
+  for (const MeasureColumn& column : measure_columns()) {
+    bool any = false;
+    for (size_t r = 1; r < options.recipes.size(); ++r) {
+      any = any || mean_measure(seeds, r, column.key).has_value();
+    }
+    if (any) columns.push_back(column);
+  }
+  return columns;
+}
+
 std::optional<double> mean_measure(const std::vector<SeedOutput>& seeds, size_t recipe,
                                    const std::string& key) {
   double sum = 0;
@@ -189,17 +202,8 @@ std::string generate_json(const GenerateOptions& options, const tiny_video_dit::
 std::string generate_table(const GenerateOptions& options, const std::vector<SeedOutput>& seeds) {
   std::vector<std::vector<std::string>> rows(1);
   rows[0].push_back("recipe");
-  std::vector<MeasureColumn> columns;
-  for (const MeasureColumn& column : measure_columns()) {
-    // A measure that nobody could take gets no column; the JSON says why.
-    bool any = false;
-    for (size_t r = 1; r < options.recipes.size(); ++r) {
-      any = any || mean_measure(seeds, r, column.key).has_value();
-    }
-    if (!any) continue;
-    columns.push_back(column);
-    rows[0].push_back(column.heading);
-  }
+  const std::vector<MeasureColumn> columns = available_columns(options, seeds);
+  for (const MeasureColumn& column : columns) rows[0].push_back(column.heading);
   for (const char* heading : {"removed %", "regroupings", "attention s", "total s"}) {
     rows[0].push_back(heading);
   }

@@ -29,7 +29,7 @@ struct SeedOutput {
   Bytes difference_png;
 };
 
-// The measures in the order of tables: key in the JSON, heading, digits, unit of the best value.
+// The measures in the order of tables: key in the JSON, heading, digits.
 struct MeasureColumn {
   const char* key;
   const char* heading;
@@ -40,6 +40,10 @@ const std::vector<MeasureColumn>& measure_columns();
 // Mean of a measure over the seeds that have it.
 std::optional<double> mean_measure(const std::vector<SeedOutput>& seeds, size_t recipe,
                                    const std::string& key);
+
+// Those that somebody has a value for; the JSON says why the others have none.
+std::vector<MeasureColumn> available_columns(const GenerateOptions& options,
+                                             const std::vector<SeedOutput>& seeds);
 
 std::string generate_json(const GenerateOptions& options, const tiny_video_dit::ModelConfig& config,
                           const std::vector<SeedOutput>& seeds);

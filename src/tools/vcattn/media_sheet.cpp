@@ -49,7 +49,9 @@ Image side_by_side(const std::vector<SheetRow>& rows, int columns, int scale) {
               kPaper);
   for (int c = 0; c < columns; ++c) {
     const int frame = columns == 1 ? 0 : c * (first.frames - 1) / (columns - 1);
-    draw_text(sheet, left + c * cell_width, kGap, "frame " + std::to_string(frame + 1), text_scale);
+    std::string label = "frame " + std::to_string(frame + 1);
+    if (text_width(label, text_scale) > cell_width) label = std::to_string(frame + 1);
+    draw_text(sheet, left + c * cell_width, kGap, label, text_scale);
     for (size_t r = 0; r < rows.size(); ++r) {
       paste(sheet, left + c * cell_width, top + static_cast<int>(r) * cell_height, *rows[r].clip,
             frame, scale);
