@@ -6,23 +6,21 @@ from __future__ import annotations
 import argparse
 import contextlib
 import functools
-import os
 import sys
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from tqdm import tqdm
 
 from model import VideoDit, to_pixels, unpatchify
 from noise import normals, philox_words, time_grid
 from pictures import contact_sheet
-from weights import file_sha256, load_weights
+from weights import file_sha256, load_weights, write_safetensors
 
 HERE = Path(__file__).parent
 WEIGHTS = HERE / "model" / "tiny_video_dit.safetensors"
-GOLDEN_GRID, GOLDEN_CLASS, GOLDEN_T, GOLDEN_SEED = (4, 4, 4), 1, 0.7, 20240607
+GOLDEN_GRID, GOLDEN_CLASS, GOLDEN_T, GOLDEN_SEED = (3, 2, 7), 1, 0.7, 20240607
 
 
 def precision(device: torch.device, name: str):
@@ -96,11 +94,7 @@ def write_golden(weights: Path, path: Path) -> None:
         "seed": str(GOLDEN_SEED),
         "weights_sha256": file_sha256(weights),
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(path.name + ".part")
-    save_file(golden_tensors(load_weights(weights)), aside, metadata=meta)
-    os.chmod(aside, 0o644)
-    os.replace(aside, path)
+    write_safetensors(golden_tensors(load_weights(weights)), meta, path)
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

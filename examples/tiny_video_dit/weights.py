@@ -4,23 +4,45 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 
 from config import Config
 from model import VideoDit
 
 
-def save_weights(model: VideoDit, path: Path) -> None:
-    tensors = {k: v.detach().to("cpu", torch.bfloat16).contiguous() for k, v in model.state_dict().items()}
+_NAMES = {torch.bfloat16: "BF16", torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}
+
+
+def write_safetensors(tensors: dict[str, torch.Tensor], metadata: dict[str, str], path: Path) -> None:
+    """The same bytes for the same content (the library orders the metadata at random)."""
+    header, blobs, end = {"__metadata__": dict(sorted(metadata.items()))}, [], 0
+    for name, tensor in sorted(tensors.items()):
+        flat = tensor.detach().cpu().contiguous().reshape(-1)
+        blobs.append(flat.view(torch.uint8).numpy().tobytes())
+        begin, end = end, end + len(blobs[-1])
+        header[name] = {
+            "dtype": _NAMES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(path.name + ".part")
-    save_file(tensors, aside, metadata=model.config.to_metadata())
-    os.chmod(aside, 0o644)
+    with open(aside, "wb") as handle:
+        handle.write(len(text).to_bytes(8, "little") + text)
+        handle.writelines(blobs)
     os.replace(aside, path)
+
+
+def save_weights(model: VideoDit, path: Path) -> None:
+    tensors = {name: value.bfloat16() for name, value in model.state_dict().items()}
+    write_safetensors(tensors, model.config.to_metadata(), path)
 
 
 def load_weights(path: Path, device="cpu") -> VideoDit:
