@@ -190,12 +190,13 @@ typedef struct vca_attn_desc {
   uint8_t* regrouped;        /* optional output [B, H_kv]: 1 where this call formed a new order */
 } vca_attn_desc;
 
-/* A descriptor with every field at its default. A function and not an initialiser macro: {sizeof(...)} alone would
+/* A descriptor with every field at its default, on the CPU. A function and not an initialiser macro: {sizeof(...)} alone would
  * warn about missing initialisers in callers that compile with -Wextra. */
 static inline vca_attn_desc vca_attn_desc_init(void) {
   vca_attn_desc desc;
   memset(&desc, 0, sizeof desc);
   desc.struct_size = sizeof desc;
+  desc.device = VCA_DEVICE_CPU;
   return desc;
 }
 
