@@ -20,7 +20,8 @@ struct GroupState::Header {
   uint64_t problem;  // hash of what the slots depend on
   uint64_t slots;
   uint64_t bytes;
-  uint64_t checksum;  // of the fields above
+  uint64_t table_checksum;  // of the offsets behind the header
+  uint64_t checksum;        // of the fields above
 };
 
 struct GroupState::SlotHeader {
@@ -74,6 +75,12 @@ template <class T>
 uint64_t checksum_of(const T& with_checksum_last) {
   Hash h;
   h.add_bytes(&with_checksum_last, sizeof(T) - sizeof(uint64_t));
+  return h.value();
+}
+
+uint64_t table_checksum(const uint8_t* table, uint64_t slots) {
+  Hash h;
+  h.add_bytes(table, (slots + 1) * sizeof(uint64_t));
   return h.value();
 }
 
@@ -143,8 +150,6 @@ void GroupState::init(const Request& request, void* state, size_t bytes) {
   h.problem = state_hash(request);
   h.slots = static_cast<uint64_t>(slot_count(request));
   h.bytes = static_cast<uint64_t>(need);
-  h.checksum = checksum_of(h);
-  std::memcpy(base, &h, sizeof(h));
   uint64_t at = sizeof(Header) + (h.slots + 1) * sizeof(uint64_t);
   uint8_t* table = base + sizeof(Header);
   const auto put_offset = [&] {
@@ -160,6 +165,9 @@ void GroupState::init(const Request& request, void* state, size_t bytes) {
         put_offset();
       }
   }
+  h.table_checksum = table_checksum(base + sizeof(Header), h.slots);
+  h.checksum = checksum_of(h);
+  std::memcpy(base, &h, sizeof(h));
   GroupState(nullptr, state).reset();
 }
 
@@ -168,7 +176,8 @@ GroupState::GroupState(const Request* request, void* state) : base_(static_cast<
   if (reinterpret_cast<uintptr_t>(state) % 8 != 0)
     state_error("group state buffer is not aligned", "", "8-byte alignment");
   const Header h = header();
-  if (h.magic != kMagic || h.checksum != checksum_of(h))
+  if (h.magic != kMagic || h.checksum != checksum_of(h) ||
+      h.table_checksum != table_checksum(base_ + sizeof(Header), h.slots))
     state_error("group state is not initialised or damaged", "no valid header", "");
   if (h.version != kVersion)
     state_error("group state has another version", std::to_string(h.version),
@@ -200,7 +209,6 @@ uint8_t* GroupState::slot_at(int64_t slot) const {
   uint64_t offset = 0;
   std::memcpy(&offset, base_ + sizeof(Header) + static_cast<size_t>(slot) * sizeof(offset),
               sizeof(offset));
-  if (offset > header().bytes) state_error("group state's table is damaged", "", "");
   return base_ + offset;
 }
 
