@@ -14,11 +14,14 @@
 #include "tools/vcattn/compare_output.hpp"
 #include "tools/vcattn/compare_run.hpp"
 #include "tools/vcattn/errors.hpp"
+#include "tools/vcattn/library_error.hpp"
 #include "tools/vcattn/report/report.hpp"
 #include "vca/vca.h"
 
 namespace vca::tools {
 namespace {
+
+constexpr int64_t kMaxTokens = INT32_MAX;
 
 struct Arguments {
   std::string file, layout = "HND", grouping = "default", target = "cpu", json, report;
@@ -29,9 +32,8 @@ struct Arguments {
   bool quiet = false;
 };
 
-// The parsers of the library already say what, got, allowed and hint.
 void check_name(vca_status status) {
-  if (status != VCA_OK) throw UserError(vca_last_error(), "", "", "");
+  if (status != VCA_OK) throw library_error("");
 }
 
 RecipeChoice make_choice(const std::string& name, int32_t grouping) {
@@ -143,13 +145,13 @@ void add_compare(CLI::App& app, Commands& commands) {
       ->delimiter(',')
       ->type_name("a,b");
   sub->add_option("--rows", args->rows, "query rows of each (batch, head), evenly spread; 0 = all")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(int64_t{0}, kMaxTokens))
       ->capture_default_str()
       ->type_name("N");
   sub->add_option("--grid", args->grid, "T,H,W of the clip (for --grouping cubes)")
       ->delimiter(',')
       ->expected(3)
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(int64_t{1}, kMaxTokens))
       ->type_name("T,H,W");
   sub->add_option("--layout", args->layout, "HND: [B, H, S, D]; NHD: [B, S, H, D]")
       ->check(CLI::IsMember({"HND", "NHD"}))

@@ -3,10 +3,11 @@
 
 #include <chrono>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "tools/vcattn/errors.hpp"
+#include "tools/vcattn/library_error.hpp"
 
 namespace vca::tools {
 namespace {
@@ -23,11 +24,7 @@ vca_tensor tensor_of(const spec::TensorView& view) {
 }
 
 void check(vca_status status, const RecipeChoice& choice) {
-  if (status != VCA_OK) {
-    throw UserError(
-        "the library refused recipe " + choice.label + " (" + vca_status_str(status) + ")",
-        vca_last_error(), "", "");
-  }
+  if (status != VCA_OK) throw library_error("the library refused recipe " + choice.label + ": ");
 }
 
 }  // namespace
@@ -61,10 +58,13 @@ double time_library_call(const CompareInput& in, const RecipeChoice& choice,
   desc.o = tensor_of(o);
   size_t bytes = 0;
   check(vca_attn_workspace(&desc, &bytes), choice);
-  std::vector<std::max_align_t> workspace(bytes / sizeof(std::max_align_t) + 8);
+  constexpr size_t kAlignment = 64;  // vca_attn_workspace
+  std::vector<std::byte> memory(bytes + kAlignment);
+  void* workspace = memory.data();
+  size_t space = memory.size();
+  std::align(kAlignment, bytes, workspace, space);
   const auto start = std::chrono::steady_clock::now();
-  check(vca_attn_run(&desc, workspace.data(), workspace.size() * sizeof(std::max_align_t), nullptr),
-        choice);
+  check(vca_attn_run(&desc, workspace, bytes, nullptr), choice);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
