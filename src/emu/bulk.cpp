@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emu/bulk.hpp"
+
+#include <cstddef>
+
+#include "emu/cta.hpp"
+
+namespace vca::emu {
+namespace {
+
+constexpr uint32_t kGranuleBytes = 16;
+
+bool contains(const GlobalRange& range, const void* source, uint32_t bytes) {
+  const auto begin = reinterpret_cast<uintptr_t>(range.begin);
+  const auto at = reinterpret_cast<uintptr_t>(source);
+  return at >= begin && at - begin <= range.bytes && range.bytes - (at - begin) >= bytes;
+}
+
+}  // namespace
+
+void BulkCopies::issue(const char* instruction, uint32_t destination, const void* source,
+                       uint32_t bytes, uint32_t barrier) {
+  cta_.preempt();
+  if (bytes == 0 || bytes % kGranuleBytes != 0) {
+    cta_.fault(instruction,
+               "size: got " + std::to_string(bytes) + " bytes, allowed multiples of 16");
+  }
+  if (reinterpret_cast<uintptr_t>(source) % kGranuleBytes != 0) {
+    cta_.fault(instruction, "misaligned global address, allowed multiples of 16");
+  }
+  const std::vector<GlobalRange>& readable = cta_.config().readable;
+  bool allowed = readable.empty();
+  for (const GlobalRange& range : readable) allowed = allowed || contains(range, source, bytes);
+  if (!allowed) {
+    cta_.fault(instruction, "source: " + std::to_string(bytes) +
+                                " bytes outside every buffer that the launch names as readable");
+  }
+  cta_.barriers().check_copy_target(instruction, barrier);
+  cta_.smem().begin_copy(instruction, destination, bytes);
+  copies_.push_back({destination, source, bytes, barrier, cta_.self().index});
+  ++cta_.stats().bulk_copies;
+  cta_.async_issued();
+}
+
+void BulkCopies::land(size_t index) {
+  const Copy copy = copies_[index];
+  copies_[index] = copies_.back();
+  copies_.pop_back();
+  cta_.smem().land_copy(copy.destination, copy.bytes, copy.source);
+  cta_.barriers().complete_tx(copy.barrier, copy.bytes);
+}
+
+std::string BulkCopies::describe() const {
+  std::string text;
+  for (const Copy& copy : copies_) {
+    text += std::to_string(copy.bytes) + " bytes to " + cta_.smem().where(copy.destination) +
+            " by thread " + std::to_string(copy.issued_by) + "; ";
+  }
+  return text;
+}
+
+void BulkCopies::check_at_exit() const {
+  if (!copies_.empty()) {
+    cta_.fault("exit", "bulk copies are still in flight: " + describe());
+  }
+}
+
+}  // namespace vca::emu

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emu/cta.hpp"
+
+#include <algorithm>
+#include <bit>
+#include <numeric>
+#include <utility>
+
+namespace vca::emu {
+namespace {
+
+// Unwinds a thread whose CTA has failed elsewhere. Never leaves the fiber's entry function.
+struct Cancelled {};
+
+thread_local Cta* t_current = nullptr;
+
+constexpr uint64_t kDefaultMaxSteps = uint64_t{1} << 40;
+// How often, in instructions of the layer, the random policies take the CPU away.
+constexpr uint32_t kPreemptOneIn = 8;
+constexpr uint32_t kPriorityChangeOneIn = 64;
+// Asynchronous work at random: one piece in so many scheduling steps.
+constexpr uint32_t kAsyncOneIn = 16;
+
+uint32_t launch_registers(const LaunchConfig& config) {
+  if (config.registers != 0) return config.registers;
+  return std::min(65536u / config.threads / 8u * 8u, 255u);
+}
+
+}  // namespace
+
+Cta::Cta(const LaunchConfig& config, uint32_t index, StackPool& stacks,
+         const std::function<void()>& kernel)
+    : config_(config),
+      index_(index),
+      kernel_(kernel),
+      // A CTA's schedule depends on the seed and its index only, not on the OS thread it runs on.
+      random_(config.seed * 0x9E3779B97F4A7C15ull + index) {
+  random_.next();
+  // The base moves with the seed, so that a kernel cannot rely on one.
+  const uint32_t slack =
+      (kMaxSmemBytes - config.smem_bytes) / kSmemAlignment_bytes;  // checked by launch()
+  const uint32_t base = kSmemAlignment_bytes * (1 + random_.below(std::min(slack, 3u) + 1));
+  smem_ = std::make_unique<SharedMemory>(*this, base, config.smem_bytes);
+  barriers_ = std::make_unique<Barriers>(*this);
+  bulk_ = std::make_unique<BulkCopies>(*this);
+  collectives_ = std::make_unique<Collectives>(*this, config.threads, launch_registers(config));
+  for (uint32_t i = 0; i < config.threads / kWarpgroupThreads; ++i) {
+    warpgroups_.push_back(std::make_unique<Warpgroup>(*this, i));
+  }
+  for (uint32_t i = 0; i < config.threads; ++i) {
+    auto thread = std::make_unique<Thread>();
+    thread->cta = this;
+    thread->index = i;
+    thread->context.prepare(stacks.bottom(i), stacks.stack_bytes(), &Cta::thread_entry,
+                            thread.get());
+    threads_.push_back(std::move(thread));
+  }
+  runnable_.assign(config.threads / 32, 0xFFFFFFFFu);
+  priority_.resize(runnable_.size());
+  std::iota(priority_.begin(), priority_.end(), 0u);
+  for (size_t i = priority_.size(); i > 1; --i) {
+    std::swap(priority_[i - 1], priority_[random_.below(static_cast<uint32_t>(i))]);
+  }
+  live_ = config.threads;
+  if (config.policy == Policy::reverse) lateness_ = Lateness::late;
+  if (config.policy == Policy::adversarial) draw_lateness();
+}
+
+Cta::~Cta() = default;
+
+Cta& Cta::current() {
+  if (t_current == nullptr) {
+    throw Fault("an instruction of the layer was called outside emu::launch");
+  }
+  return *t_current;
+}
+
+LaunchStats Cta::run() {
+  t_current = this;
+  try {
+    schedule();
+  } catch (...) {
+    failure_ = std::current_exception();
+  }
+  if (failure_ != nullptr) cancel_all();
+  if (failure_ == nullptr) {
+    try {
+      check_at_exit();
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+  t_current = nullptr;
+  if (failure_ != nullptr) std::rethrow_exception(failure_);
+  return stats_;
+}
+
+void Cta::thread_entry(void* argument) {
+  Thread& thread = *static_cast<Thread*>(argument);
+  Cta& cta = *thread.cta;
+  try {
+    if (!cta.cancelling_) cta.kernel_();
+  } catch (const Cancelled&) {
+  } catch (...) {
+    if (cta.failure_ == nullptr) cta.failure_ = std::current_exception();
+  }
+  thread.finished = true;
+  cta.runnable_[thread.warp()] &= ~(1u << thread.lane());
+  --cta.live_;
+  cta.leave(true);
+}
+
+void Cta::leave(bool ending) { FiberContext::switch_to(running_->context, scheduler_, ending); }
+
+void Cta::fault(const char* instruction, const std::string& what) const {
+  std::string text = "CTA " + std::to_string(index_);
+  if (running_ != nullptr) {
+    text += ", thread " + std::to_string(running_->index) + " (warp " +
+            std::to_string(running_->warp()) + ", lane " + std::to_string(running_->lane()) + ")";
+  }
+  text += ": ";
+  if (instruction[0] != '\0') text += std::string(instruction) + ": ";
+  throw Fault(text + what);
+}
+
+void Cta::block(const WaitSite& site) {
+  Thread& thread = *running_;
+  if (cancelling_) throw Cancelled{};
+  thread.wait = site;
+  runnable_[thread.warp()] &= ~(1u << thread.lane());
+  leave(false);
+  thread.wait = WaitSite{};
+  if (cancelling_) throw Cancelled{};
+}
+
+void Cta::wake(Thread& thread) {
+  if (!thread.finished) runnable_[thread.warp()] |= 1u << thread.lane();
+}
+
+void Cta::preempt() {
+  if (cancelling_) throw Cancelled{};
+  const bool random = config_.policy == Policy::random;
+  const bool adversarial = config_.policy == Policy::adversarial;
+  if (!random && !adversarial) return;
+  if (adversarial && random_.one_in(kPriorityChangeOneIn)) {
+    priority_[running_->warp()] = 0;
+    for (uint32_t& p : priority_) ++p;
+    priority_[running_->warp()] = 0;
+    if (random_.one_in(8)) draw_lateness();
+  }
+  if (!random_.one_in(kPreemptOneIn)) return;
+  leave(false);
+  if (cancelling_) throw Cancelled{};
+}
+
+void Cta::draw_lateness() {
+  constexpr Lateness kAll[] = {Lateness::early, Lateness::random, Lateness::late};
+  lateness_ = kAll[random_.below(3)];
+}
+
+void Cta::async_issued() {
+  if (lateness_ == Lateness::early) run_async_work();
+}
+
+bool Cta::run_async_work() {
+  const uint32_t copies = static_cast<uint32_t>(bulk_->in_flight());
+  uint32_t ready = 0;
+  for (const auto& group : warpgroups_) ready += group->has_ready() ? 1u : 0u;
+  if (copies + ready == 0) return false;
+  uint32_t choice = random_.below(copies + ready);
+  if (choice < copies) {
+    bulk_->land(choice);
+    return true;
+  }
+  choice -= copies;
+  for (const auto& group : warpgroups_) {
+    if (!group->has_ready()) continue;
+    if (choice-- == 0) {
+      group->run_next();
+      break;
+    }
+  }
+  return true;
+}
+
+void Cta::maybe_run_async_work() {
+  if (lateness_ == Lateness::random && random_.one_in(kAsyncOneIn)) run_async_work();
+  if (lateness_ == Lateness::early) run_async_work();
+}
+
+Thread* Cta::pick_in_warp(uint32_t warp, bool descending) {
+  const uint32_t lanes = runnable_[warp];
+  const int lane = descending ? 31 - std::countl_zero(lanes) : std::countr_zero(lanes);
+  return threads_[warp * 32 + static_cast<uint32_t>(lane)].get();
+}
+
+Thread* Cta::pick() {
+  const uint32_t warps = static_cast<uint32_t>(runnable_.size());
+  switch (config_.policy) {
+    case Policy::round_robin: {
+      // The rest of the last thread's warp, then the warps after it, around to the beginning.
+      const uint32_t start = last_ == nullptr ? 0 : last_->index + 1;
+      for (uint32_t step = 0; step <= warps; ++step) {
+        const uint32_t warp = (start / 32 + step) % warps;
+        uint32_t lanes = runnable_[warp];
+        if (step == 0) lanes &= start / 32 < warps ? 0xFFFFFFFFu << (start % 32) : 0xFFFFFFFFu;
+        if (lanes != 0) {
+          return threads_[warp * 32 + static_cast<uint32_t>(std::countr_zero(lanes))].get();
+        }
+      }
+      return nullptr;
+    }
+    case Policy::reverse:
+      for (uint32_t warp = warps; warp-- > 0;) {
+        if (runnable_[warp] != 0) return pick_in_warp(warp, true);
+      }
+      return nullptr;
+    case Policy::random: {
+      uint32_t candidates = 0;
+      for (uint32_t lanes : runnable_) candidates += lanes != 0 ? 1u : 0u;
+      if (candidates == 0) return nullptr;
+      uint32_t choice = random_.below(candidates);
+      for (uint32_t warp = 0; warp < warps; ++warp) {
+        if (runnable_[warp] == 0 || choice-- != 0) continue;
+        uint32_t lanes = runnable_[warp];
+        uint32_t skip = random_.below(static_cast<uint32_t>(std::popcount(lanes)));
+        while (skip-- > 0) lanes &= lanes - 1;
+        return threads_[warp * 32 + static_cast<uint32_t>(std::countr_zero(lanes))].get();
+      }
+      return nullptr;
+    }
+    case Policy::adversarial: {
+      uint32_t best = warps;
+      for (uint32_t warp = 0; warp < warps; ++warp) {
+        if (runnable_[warp] != 0 && (best == warps || priority_[warp] > priority_[best])) {
+          best = warp;
+        }
+      }
+      if (best == warps) return nullptr;
+      return pick_in_warp(best, (config_.seed & 1) != 0);
+    }
+  }
+  return nullptr;
+}
+
+void Cta::schedule() {
+  const uint64_t max_steps = config_.max_steps != 0 ? config_.max_steps : kDefaultMaxSteps;
+  while (live_ > 0) {
+    running_ = nullptr;
+    maybe_run_async_work();
+    Thread* next = pick();
+    if (next == nullptr) {
+      if (run_async_work()) continue;
+      throw Fault(deadlock_report());
+    }
+    if (++stats_.steps > max_steps) {
+      throw Fault("CTA " + std::to_string(index_) + ": more than " + std::to_string(max_steps) +
+                  " scheduling steps: livelock?\n" + deadlock_report());
+    }
+    running_ = next;
+    last_ = next;
+    FiberContext::switch_to(scheduler_, next->context);
+    running_ = nullptr;
+    if (failure_ != nullptr) return;
+  }
+}
+
+void Cta::cancel_all() {
+  cancelling_ = true;
+  for (const auto& thread : threads_) {
+    if (thread->finished) continue;
+    running_ = thread.get();
+    FiberContext::switch_to(scheduler_, thread->context);
+  }
+  running_ = nullptr;
+}
+
+void Cta::check_at_exit() {
+  bulk_->check_at_exit();
+  barriers_->check_at_exit();
+  collectives_->check_at_exit();
+  for (const auto& group : warpgroups_) group->check_at_exit();
+}
+
+std::string Cta::deadlock_report() const {
+  std::string text = "CTA " + std::to_string(index_) + ": deadlock: " + std::to_string(live_) +
+                     " of " + std::to_string(threads_.size()) +
+                     " threads wait and nothing is in flight\n";
+  for (uint32_t first = 0; first < threads_.size();) {
+    const Thread& thread = *threads_[first];
+    uint32_t last = first;
+    const auto same = [&thread](const Thread& other) {
+      return other.warp() == thread.warp() && other.finished == thread.finished &&
+             other.wait.kind == thread.wait.kind && other.wait.object == thread.wait.object &&
+             other.wait.detail == thread.wait.detail &&
+             std::string_view(other.wait.instruction) == thread.wait.instruction;
+    };
+    while (last + 1 < threads_.size() && same(*threads_[last + 1])) ++last;
+    text += "  warp " + std::to_string(thread.warp()) + " lanes " + std::to_string(thread.lane()) +
+            "-" + std::to_string(threads_[last]->lane()) + ": ";
+    if (thread.finished) {
+      text += "finished";
+    } else {
+      text += thread.wait.instruction;
+      switch (thread.wait.kind) {
+        case WaitKind::mbarrier:
+          text += " " + smem_->where(thread.wait.object) + " for parity " +
+                  std::to_string(thread.wait.detail) + ": " +
+                  barriers_->describe(thread.wait.object);
+          break;
+        case WaitKind::named_barrier:
+          text += " " + collectives_->describe_named_barrier(thread.wait.object);
+          break;
+        case WaitKind::warp:
+          text += " (other lanes of the warp have not come)";
+          break;
+        case WaitKind::warpgroup:
+          text += " (other threads of the warpgroup have not come)";
+          break;
+        case WaitKind::registers:
+          text += " to " + std::to_string(thread.wait.detail) + ": " +
+                  collectives_->describe_registers();
+          break;
+        case WaitKind::wgmma:
+          text += " " + warpgroups_[thread.warpgroup()]->describe_wait(thread);
+          break;
+        case WaitKind::none:
+          text += "runnable";
+          break;
+      }
+    }
+    text += "\n";
+    first = last + 1;
+  }
+  return text;
+}
+
+}  // namespace vca::emu

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emu/mbarrier.hpp"
+
+#include <algorithm>
+
+#include "emu/cta.hpp"
+
+namespace vca::emu {
+namespace {
+
+// PTX ISA 9.7.13.15.2: ranges of the counts in the 64-bit object.
+constexpr uint32_t kMaxCount = (1u << 20) - 1;
+constexpr int64_t kMaxTxBytes = (1 << 20) - 1;
+constexpr uint32_t kObjectBytes = 8;
+
+}  // namespace
+
+Barriers::Barrier& Barriers::find(const char* instruction, uint32_t address) {
+  cta_.smem().check_range(instruction, "mbarrier", address, kObjectBytes, kObjectBytes);
+  const auto it = barriers_.find(address);
+  if (it == barriers_.end()) {
+    cta_.fault(instruction, "no mbarrier has been initialised at " + cta_.smem().where(address));
+  }
+  return it->second;
+}
+
+std::string Barriers::describe(uint32_t address) const {
+  const auto it = barriers_.find(address);
+  if (it == barriers_.end()) return "not an mbarrier";
+  const Barrier& b = it->second;
+  return "phase " + std::to_string(b.phase) + " (parity " + std::to_string(b.phase & 1) +
+         ") is incomplete, pending arrivals " + std::to_string(b.pending) + " of " +
+         std::to_string(b.expected) + ", tx-count " + std::to_string(b.tx_bytes) + " bytes";
+}
+
+void Barriers::init(uint32_t address, uint32_t count) {
+  constexpr const char* kInstruction = "mbarrier.init";
+  cta_.preempt();
+  cta_.smem().check_range(kInstruction, "mbarrier", address, kObjectBytes, kObjectBytes);
+  if (count < 1 || count > kMaxCount) {
+    cta_.fault(kInstruction, "count: got " + std::to_string(count) + ", allowed 1 to 1048575");
+  }
+  if (barriers_.count(address) != 0) {
+    cta_.fault(kInstruction, "an mbarrier lives at " + cta_.smem().where(address) +
+                                 " already: initialise once, or invalidate first");
+  }
+  cta_.smem().claim_barrier(address);
+  Barrier barrier;
+  barrier.expected = count;
+  barrier.pending = count;
+  barrier.initialised_by = cta_.self().index;
+  barrier.initialised_at = cta_.tick();
+  barriers_.emplace(address, std::move(barrier));
+}
+
+void Barriers::complete_phase_if_due(Barrier& barrier) {
+  if (barrier.pending != 0 || barrier.tx_bytes != 0) return;
+  ++barrier.phase;
+  barrier.pending = barrier.expected;
+  for (Thread* thread : barrier.waiters) cta_.wake(*thread);
+  barrier.waiters.clear();
+}
+
+void Barriers::count_arrival(const char* instruction, uint32_t address, Barrier& barrier) {
+  if (barrier.pending == 0) {
+    cta_.fault(instruction, "more arrivals than the mbarrier at " + cta_.smem().where(address) +
+                                " expects in this phase: " + describe(address));
+  }
+  --barrier.pending;
+  complete_phase_if_due(barrier);
+}
+
+void Barriers::arrive(const char* instruction, uint32_t address) {
+  cta_.preempt();
+  count_arrival(instruction, address, find(instruction, address));
+}
+
+void Barriers::arrive_expect_tx(const char* instruction, uint32_t address, uint32_t bytes) {
+  cta_.preempt();
+  Barrier& barrier = find(instruction, address);
+  if (barrier.tx_bytes + int64_t{bytes} > kMaxTxBytes) {
+    cta_.fault(instruction, "tx-count above 1048575 bytes with " + std::to_string(bytes) +
+                                " more: " + describe(address));
+  }
+  barrier.tx_bytes += bytes;
+  count_arrival(instruction, address, barrier);
+}
+
+void Barriers::wait_parity(const char* instruction, uint32_t address, uint32_t parity) {
+  cta_.preempt();
+  if (parity > 1) {
+    cta_.fault(instruction, "parity: got " + std::to_string(parity) + ", allowed 0 and 1");
+  }
+  Barrier& barrier = find(instruction, address);
+  while ((barrier.phase & 1) == parity) {
+    barrier.waiters.push_back(&cta_.self());
+    cta_.block({WaitKind::mbarrier, instruction, address, parity});
+  }
+}
+
+void Barriers::check_copy_target(const char* instruction, uint32_t address) const {
+  cta_.smem().check_range(instruction, "mbarrier", address, kObjectBytes, kObjectBytes);
+  const auto it = barriers_.find(address);
+  if (it == barriers_.end()) {
+    cta_.fault(instruction, "no mbarrier has been initialised at " + cta_.smem().where(address));
+  }
+  const Barrier& barrier = it->second;
+  const Thread& initialiser = cta_.thread(barrier.initialised_by);
+  const uint64_t fenced =
+      std::max(initialiser.mbarrier_init_fence_at, cta_.self().mbarrier_init_fence_at);
+  if (fenced < barrier.initialised_at) {
+    cta_.fault(instruction, "the async proxy would use the mbarrier at " +
+                                cta_.smem().where(address) + ", initialised by thread " +
+                                std::to_string(initialiser.index) +
+                                " with no fence.mbarrier_init since");
+  }
+}
+
+void Barriers::complete_tx(uint32_t address, uint32_t bytes) {
+  Barrier& barrier = barriers_.at(address);
+  if (barrier.tx_bytes < int64_t{bytes}) {
+    cta_.fault("complete_tx", std::to_string(bytes) + " bytes landed on the mbarrier at " +
+                                  cta_.smem().where(address) +
+                                  ", which expects fewer: expect_tx missing, too small, or issued "
+                                  "after the copy: " +
+                                  describe(address));
+  }
+  barrier.tx_bytes -= bytes;
+  complete_phase_if_due(barrier);
+}
+
+void Barriers::check_at_exit() const {
+  for (const auto& [address, barrier] : barriers_) {
+    if (barrier.tx_bytes == 0) continue;
+    cta_.fault("exit", "the mbarrier at " + cta_.smem().where(address) +
+                           " still expects bytes: " + describe(address));
+  }
+}
+
+}  // namespace vca::emu

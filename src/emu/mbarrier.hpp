@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// mbarrier objects of one CTA (PTX ISA 9.7.13.15): expected and pending arrivals, transaction
+// count, phase.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "emu/thread.hpp"
+
+namespace vca::emu {
+
+class Barriers {
+ public:
+  explicit Barriers(Cta& cta) : cta_(cta) {}
+
+  void init(uint32_t address, uint32_t count);
+  void arrive(const char* instruction, uint32_t address);
+  void arrive_expect_tx(const char* instruction, uint32_t address, uint32_t bytes);
+  void wait_parity(const char* instruction, uint32_t address, uint32_t parity);
+
+  // A bulk copy names its barrier at issue and completes its bytes at landing.
+  void check_copy_target(const char* instruction, uint32_t address) const;
+  void complete_tx(uint32_t address, uint32_t bytes);
+
+  void check_at_exit() const;
+  std::string describe(uint32_t address) const;
+
+ private:
+  struct Barrier {
+    uint32_t expected = 0;
+    uint32_t pending = 0;
+    int64_t tx_bytes = 0;
+    uint64_t phase = 0;  // completed phases; its parity is that of the current, incomplete phase
+    uint32_t initialised_by = 0;
+    uint64_t initialised_at = 0;
+    std::vector<Thread*> waiters;
+  };
+
+  Barrier& find(const char* instruction, uint32_t address);
+  void complete_phase_if_due(Barrier& barrier);
+  void count_arrival(const char* instruction, uint32_t address, Barrier& barrier);
+
+  Cta& cta_;
+  std::map<uint32_t, Barrier> barriers_;
+};
+
+}  // namespace vca::emu

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "emu/ops.hpp"
+
+#include "emu/cta.hpp"
+
+namespace vca::emu::ops {
+namespace {
+
+Warpgroup& own_warpgroup(const char* instruction) {
+  Cta& cta = Cta::current();
+  const uint32_t index = cta.self().warpgroup();
+  if ((index + 1) * kWarpgroupThreads > cta.thread_count()) {
+    cta.fault(instruction, "the thread's warpgroup is incomplete");
+  }
+  return cta.warpgroup(index);
+}
+
+}  // namespace
+
+uint32_t thread_index() { return Cta::current().self().index; }
+uint32_t cta_index() { return Cta::current().index(); }
+uint32_t grid_size() { return Cta::current().config().grid; }
+uint32_t dynamic_smem() { return Cta::current().smem().base(); }
+
+uint32_t shuffle_xor(uint32_t value, uint32_t lane_mask) {
+  return Cta::current().collectives().shuffle_xor("shfl.sync.bfly", value, lane_mask);
+}
+uint32_t shuffle_first(uint32_t value) {
+  return Cta::current().collectives().broadcast_first("shfl.sync.idx", value);
+}
+bool vote_any(bool predicate) {
+  return Cta::current().collectives().any("vote.sync.any", predicate);
+}
+void named_barrier_sync(uint32_t id, uint32_t threads) {
+  Cta::current().collectives().named_barrier("bar.sync", id, threads, true);
+}
+void named_barrier_arrive(uint32_t id, uint32_t threads) {
+  Cta::current().collectives().named_barrier("bar.arrive", id, threads, false);
+}
+void set_registers(uint32_t registers, bool increase) {
+  Cta::current().collectives().set_registers(increase ? "setmaxnreg.inc" : "setmaxnreg.dec",
+                                             registers, increase);
+}
+
+void mbarrier_init(uint32_t address, uint32_t count) {
+  Cta::current().barriers().init(address, count);
+}
+void fence_mbarrier_init() {
+  Cta& cta = Cta::current();
+  cta.self().mbarrier_init_fence_at = cta.tick();
+}
+void fence_proxy_async() {
+  Cta& cta = Cta::current();
+  cta.self().proxy_fence_at = cta.tick();
+  cta.self().mbarrier_init_fence_at = cta.tick();
+}
+void mbarrier_arrive(uint32_t address) {
+  Cta::current().barriers().arrive("mbarrier.arrive", address);
+}
+void mbarrier_arrive_expect_tx(uint32_t address, uint32_t bytes) {
+  Cta::current().barriers().arrive_expect_tx("mbarrier.arrive.expect_tx", address, bytes);
+}
+void mbarrier_wait_parity(uint32_t address, uint32_t parity) {
+  Cta::current().barriers().wait_parity("mbarrier.try_wait.parity", address, parity);
+}
+void bulk_copy(uint32_t destination, const void* source, uint32_t bytes, uint32_t barrier) {
+  Cta::current().bulk().issue("cp.async.bulk", destination, source, bytes, barrier);
+}
+uint32_t load_shared(uint32_t address) {
+  Cta& cta = Cta::current();
+  cta.preempt();
+  return cta.smem().load_u32("ld.shared", address);
+}
+void store_shared(uint32_t address, uint32_t value) {
+  Cta& cta = Cta::current();
+  cta.preempt();
+  cta.smem().store_u32("st.shared", address, value);
+}
+
+void wgmma_fence() { own_warpgroup("wgmma.fence").fence(); }
+void wgmma_commit() { own_warpgroup("wgmma.commit_group").commit(); }
+void wgmma_wait(uint32_t pending_groups) {
+  own_warpgroup("wgmma.wait_group").wait("wgmma.wait_group", pending_groups);
+}
+void wgmma(const WgmmaCall& call) { own_warpgroup(call.instruction).issue(call); }
+
+void keep(void*) {}
+
+}  // namespace vca::emu::ops

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the emulator bodies of src/ptx call. Not inline: an opaque call is what keeps a compiler
+// from holding registers that a wgmma owns in its own copies.
+#pragma once
+
+#include <cstdint>
+
+#include "emu/mma_exec.hpp"
+#include "emu/wgmma.hpp"
+
+namespace vca::emu::ops {
+
+uint32_t thread_index();
+uint32_t cta_index();
+uint32_t grid_size();
+uint32_t dynamic_smem();
+
+uint32_t shuffle_xor(uint32_t value, uint32_t lane_mask);
+uint32_t shuffle_first(uint32_t value);
+bool vote_any(bool predicate);
+void named_barrier_sync(uint32_t id, uint32_t threads);
+void named_barrier_arrive(uint32_t id, uint32_t threads);
+void set_registers(uint32_t registers, bool increase);
+
+void mbarrier_init(uint32_t address, uint32_t count);
+void fence_mbarrier_init();
+void fence_proxy_async();
+void mbarrier_arrive(uint32_t address);
+void mbarrier_arrive_expect_tx(uint32_t address, uint32_t bytes);
+void mbarrier_wait_parity(uint32_t address, uint32_t parity);
+void bulk_copy(uint32_t destination, const void* source, uint32_t bytes, uint32_t barrier);
+uint32_t load_shared(uint32_t address);
+void store_shared(uint32_t address, uint32_t value);
+
+void wgmma_fence();
+void wgmma_commit();
+void wgmma_wait(uint32_t pending_groups);
+void wgmma(const WgmmaCall& call);
+void keep(void* x);
+
+}  // namespace vca::emu::ops
