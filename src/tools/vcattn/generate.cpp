@@ -4,16 +4,15 @@
 #include <cstdio>
 #include <memory>
 
-#include "examples/tiny_video_dit/weights.hpp"
 #include "tools/vcattn/atomic_file.hpp"
 #include "tools/vcattn/commands.hpp"
 #include "tools/vcattn/errors.hpp"
 #include "tools/vcattn/generate_capture.hpp"
+#include "tools/vcattn/generate_model.hpp"
 #include "tools/vcattn/generate_output.hpp"
 #include "tools/vcattn/generate_report.hpp"
 #include "tools/vcattn/interrupt.hpp"
 #include "tools/vcattn/progress.hpp"
-#include "tools/vcattn/safetensors.hpp"
 
 namespace vca::tools {
 namespace {
@@ -22,30 +21,6 @@ namespace fs = std::filesystem;
 
 constexpr int kContactColumns = 7;
 constexpr int kSheetColumns = 6;
-
-struct Model {
-  tiny_video_dit::ModelConfig config;
-  tiny_video_dit::Weights weights;
-};
-
-Model load_model(const fs::path& path) {
-  const SafetensorsFile file(path);
-  try {
-    tiny_video_dit::ModelConfig config = tiny_video_dit::parse_config(file.metadata());
-    const auto lookup = [&](const std::string& name, tiny_video_dit::StoredTensor& tensor) {
-      const TensorInfo* info = file.find(name);
-      if (info == nullptr) return false;
-      tensor = {info->dtype, info->shape, static_cast<const uint8_t*>(file.data(*info))};
-      return true;
-    };
-    tiny_video_dit::Weights weights = tiny_video_dit::load_weights(config, lookup);
-    return {std::move(config), std::move(weights)};
-  } catch (const tiny_video_dit::ModelError& error) {
-    throw UserError(
-        "cannot use the model " + path.string(), error.what(), "",
-        "give a file written by examples/tiny_video_dit/train.py, or leave --model out");
-  }
-}
 
 // All recipes of one seed.
 class SeedRun {
