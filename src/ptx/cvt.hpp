@@ -13,6 +13,10 @@ VCA_DEVICE float sub_rm(float a, float b);   // sub.rm.f32: rounded down (9.7.3.
 VCA_DEVICE float mul_rn(float a, float b);
 VCA_DEVICE float add_rn(float a, float b);
 VCA_DEVICE float fma_rn(float a, float b, float c);  // fma.rn.f32 (9.7.3.6)
+VCA_DEVICE float abs_f32(float x);
+VCA_DEVICE float max_f32(float a, float b);  // max.f32, no NaN expected
+VCA_DEVICE uint32_t float_bits(float x);  // mov.b32
+VCA_DEVICE float bits_float(uint32_t bits);
 VCA_DEVICE float ceil_f32(float x);                  // cvt.rpi.f32.f32
 VCA_DEVICE float rcp_rn(float x);                    // rcp.rn.f32 (9.7.3.13)
 VCA_DEVICE float ex2_approx(

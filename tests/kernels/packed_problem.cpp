@@ -110,6 +110,8 @@ void make_problem(const ProblemShape& shape, const spec::Recipe& recipe, uint64_
     info.q_len = sub.q_len;
     info.n_q_tiles = static_cast<int32_t>((sub.q_len + 127) / 128);
     info.n_blocks = static_cast<int32_t>(sub.n_blocks());
+    info.kv_block_stride = sub.n_blocks();
+    info.mu_group_stride = (sub.n_blocks() + 7) / 8;
     out.max_q_tiles = std::max(out.max_q_tiles, info.n_q_tiles);
     q_tiles += info.n_q_tiles * p.h_q;
     blocks += info.n_blocks * p.h_kv;

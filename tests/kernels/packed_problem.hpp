@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/common/params.hpp"
+#include "spec/arith.hpp"
 #include "spec/attention.hpp"
 #include "spec/codes.hpp"
 #include "spec/tiles.hpp"
@@ -66,6 +67,7 @@ struct PackedProblem {
     p.o_type = type;
     p.top = problem.recipe->top;
     p.log_p_max = static_cast<float>(std::log(spec::p_of_maximum(*problem.recipe)));
+    for (uint32_t k = 0; k < 128; ++k) p.exp2_fraction[k] = spec::exp2_code_fraction(k);
     return p;
   }
 };

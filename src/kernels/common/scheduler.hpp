@@ -32,11 +32,10 @@ class TileScheduler {
       const SubInfo& s = p_.subs[sub];
       if (q >= s.n_q_tiles || s.n_blocks == 0) continue;
       const int64_t kv_head = head / (p_.h_q / p_.h_kv);
-      const int64_t groups = (s.n_blocks + 7) / 8;
       next_ += ptx::grid_size();
       return {s.q_tile_base + int64_t{head} * s.n_q_tiles + q,
-              s.kv_block_base + kv_head * s.n_blocks,
-              s.mu_group_base + kv_head * groups,
+              s.kv_block_base + kv_head * s.kv_block_stride,
+              s.mu_group_base + kv_head * s.mu_group_stride,
               s.n_blocks,
               sub,
               head,

@@ -17,7 +17,8 @@ enum class Form : uint8_t {
 struct Config {
   int d;  // 64 or 128
   Form form;
-  int stages;  // K and V tiles in flight
+  int stages;      // K and V tiles in flight
+  bool ping_pong;  // named barriers make the two consumers issue their MMAs in turn
   friend constexpr bool operator==(const Config&, const Config&) = default;
 
   // ---- roles: warpgroup 0 loads, warpgroups 1 and 2 compute 64 query rows each ----
@@ -60,7 +61,8 @@ struct Config {
   constexpr uint32_t k_scale_offset(int stage) const {
     return mu_offset(2) + static_cast<uint32_t>(stage) * 16u;
   }
-  constexpr uint32_t barrier_offset() const { return (k_scale_offset(stages) + 15u) / 16u * 16u; }
+  constexpr uint32_t exp2_offset() const { return k_scale_offset(stages); }  // 128 FP32
+  constexpr uint32_t barrier_offset() const { return exp2_offset() + 512u; }
   // Barriers, 8 bytes each: full/empty of K, V, Q, mu.
   constexpr uint32_t k_full(int s) const {
     return barrier_offset() + 8u * static_cast<uint32_t>(s);

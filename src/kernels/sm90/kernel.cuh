@@ -31,8 +31,10 @@ VCA_DEVICE void attention_body(const AttentionParams& p) {
   static_assert(C.smem_bytes() <= kMaxSmemBytes);
   const ptx::SmemAddr smem = ptx::dynamic_smem();
   if (ptx::thread_index() == 0) init_barriers<C>(smem);
+  if (ptx::thread_index() < 128u)
+    ptx::st_shared_f32(smem + C.exp2_offset() + 4u * ptx::thread_index(), p.exp2_fraction[ptx::thread_index()]);
   ptx::bar_sync(0, Config::kThreads);
-  const uint32_t warpgroup = ptx::thread_index() / 128u;
+  const uint32_t warpgroup = ptx::warp_uniform(ptx::thread_index() / 128u);
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<Config::kProducerRegisters>();
     if (ptx::thread_index() == 0) Producer<C>(p, smem).run();

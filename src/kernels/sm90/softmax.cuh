@@ -30,27 +30,28 @@ VCA_DEVICE void thread_maxima(const int32_t (&s)[64], int32_t& x0, int32_t& x1) 
   x1 = a1 > b1 ? a1 : b1;
 }
 
-VCA_DEVICE float max_f32(float a, float b) { return a > b ? a : b; }
-
 // E2: maximum of the block, products rounded up, then up to a multiple of 1/16 code.
 VCA_DEVICE RowPair block_maximum(const int32_t (&s)[64], RowPair a) {
   int32_t x0, x1;
   thread_maxima(s, x0, x1);
   float t0 = ptx::mul_rp(ptx::cvt_rn_f32_s32(x0), a.r0);
   float t1 = ptx::mul_rp(ptx::cvt_rn_f32_s32(x1), a.r1);
-  t0 = max_f32(t0, ptx::shfl_sync_bfly(t0, 1));
-  t1 = max_f32(t1, ptx::shfl_sync_bfly(t1, 1));
-  t0 = max_f32(t0, ptx::shfl_sync_bfly(t0, 2));
-  t1 = max_f32(t1, ptx::shfl_sync_bfly(t1, 2));
+  t0 = ptx::max_f32(t0, ptx::shfl_sync_bfly(t0, 1));
+  t1 = ptx::max_f32(t1, ptx::shfl_sync_bfly(t1, 1));
+  t0 = ptx::max_f32(t0, ptx::shfl_sync_bfly(t0, 2));
+  t1 = ptx::max_f32(t1, ptx::shfl_sync_bfly(t1, 2));
   return {ptx::mul_rn(ptx::ceil_f32(ptx::mul_rn(t0, 16.0f)), 0.0625f),
           ptx::mul_rn(ptx::ceil_f32(ptx::mul_rn(t1, 16.0f)), 0.0625f)};
 }
 
-// 2^(d/8), d <= 0 a multiple of 1/16. ex2.approx was measured equal to the specification's table on
-// every such argument (docs/kernel-sm90.md); results below 2^-126 must be 0 and ex2.approx without
-// .ftz would give subnormals.
-VCA_DEVICE float rescale_factor(float d) {
-  return d >= -1008.0f ? ptx::ex2_approx(ptx::mul_rn(d, 0.125f)) : 0.0f;
+// 2^(d/8), d <= 0 a multiple of 1/16 (E2): the mantissa from the table in shared memory, the exponent by an integer
+// subtract. -16 d is exact; 1.5 * 2^23 turns it into an integer in the low bits. Below 2^-126: 0.
+VCA_DEVICE float rescale_factor(float d, ptx::SmemAddr table) {
+  const float clamped = ptx::max_f32(d, -1008.0f);
+  const uint32_t k = ptx::float_bits(ptx::fma_rn(clamped, -16.0f, 12582912.0f)) & 0x3FFFu;
+  const float mantissa = ptx::ld_shared_f32(table + 4u * (k & 127u));
+  const float value = ptx::bits_float(ptx::float_bits(mantissa) - ((k >> 7) << 23));
+  return d >= -1008.0f ? value : 0.0f;
 }
 
 // x = fma(s, a, bias) in place of the integer, kept as bits: the packing waits until the previous
@@ -58,16 +59,13 @@ VCA_DEVICE float rescale_factor(float d) {
 VCA_DEVICE void code_arguments(int32_t (&s)[64], RowPair a, RowPair bias) {
 #pragma unroll
   for (int i = 0; i < 64; i += 4) {
-    union Bits {
-      float f;
-      int32_t i;
-    } x[4];
-    x[0].f = ptx::fma_rn(ptx::cvt_rn_f32_s32(s[i]), a.r0, bias.r0);
-    x[1].f = ptx::fma_rn(ptx::cvt_rn_f32_s32(s[i + 1]), a.r0, bias.r0);
-    x[2].f = ptx::fma_rn(ptx::cvt_rn_f32_s32(s[i + 2]), a.r1, bias.r1);
-    x[3].f = ptx::fma_rn(ptx::cvt_rn_f32_s32(s[i + 3]), a.r1, bias.r1);
-#pragma unroll
-    for (int c = 0; c < 4; ++c) s[i + c] = x[c].i;
+    const auto argument = [](int32_t score, float factor, float offset) {
+      return static_cast<int32_t>(ptx::float_bits(ptx::fma_rn(ptx::cvt_rn_f32_s32(score), factor, offset)));
+    };
+    s[i] = argument(s[i], a.r0, bias.r0);
+    s[i + 1] = argument(s[i + 1], a.r0, bias.r0);
+    s[i + 2] = argument(s[i + 2], a.r1, bias.r1);
+    s[i + 3] = argument(s[i + 3], a.r1, bias.r1);
   }
 }
 
@@ -76,14 +74,7 @@ VCA_DEVICE void code_arguments(int32_t (&s)[64], RowPair a, RowPair bias) {
 // (b = 0..7) are the bytes of one A register, because V's key order was permuted to match
 // (tiles.hpp).
 VCA_DEVICE void pack_codes(const int32_t (&s)[64], uint32_t (&p)[16]) {
-  const auto as_float = [](int32_t bits) {
-    union {
-      int32_t i;
-      float f;
-    } x;
-    x.i = bits;
-    return x.f;
-  };
+  const auto as_float = [](int32_t bits) { return ptx::bits_float(static_cast<uint32_t>(bits)); };
 #pragma unroll
   for (int b = 0; b < 8; ++b) {
     p[2 * b] = ptx::cvt_pack_sat_u8x4_f32(as_float(s[8 * b]), as_float(s[8 * b + 1]),

@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the preprocessing kernels are given, and how a flat block index becomes a piece of work.
+//
+// Index spaces (capacities come from shapes only; lengths and masks are read on the device):
+//   unit         (sub-problem, kv head)
+//   kv block     kv_block_base + head * kv_block_stride + j, j < n_blocks <= capacity
+//   chunk        128 consecutive tokens of a segment; a sub-problem has as many chunks as its
+//                capacity in blocks
+//   rank         position of a valid token among the sub-problem's valid tokens, ascending
+//   rank group   1024 ranks; a sub-problem has at most mu_group_stride of them
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/common/params.hpp"
+#include "kernels/prep/arith.hpp"
+#include "spec/problem.hpp"
+
+namespace vca::kernels::prep {
+
+inline constexpr int kRows = 128;        // of a tile, of a block, of a chunk
+inline constexpr int kRankGroup = 1024;  // 8 blocks
+
+struct Tensor {
+  const void* data;
+  spec::DType dtype;
+  int64_t stride_b, stride_h, stride_s;  // elements
+};
+
+// Key tokens [begin, begin + len) that start a fresh block.
+struct Segment {
+  int64_t begin, len;
+};
+
+// The half of a sub-problem that only preprocessing needs; SubInfo is the other one.
+struct SubExtra {
+  int64_t chunk_base;     // first chunk, and block without heads
+  int64_t capacity;       // blocks: sum over segments of ceil(len / 128)
+  int64_t first_segment;  // in segments
+  int64_t state_base;     // in segment_state
+  int64_t n_segments;
+};
+
+// Where the valid tokens of a segment went.
+struct SegmentState {
+  int32_t block0, rank0, count;
+};
+
+struct Rope {
+  spec::RopeConvention convention;
+  int32_t rotated;
+  int64_t begin, len;
+  int64_t grid_h, grid_w;
+  int32_t axis_dim[3];
+  const float* axis_cos[3];  // [grid[a]][axis_dim[a] / 2]
+  const float* axis_sin[3];
+  const float* cos;  // [len][rotated / 2] instead of the axes
+  const float* sin;
+};
+
+struct Params {
+  Tensor q, k, v;
+  Rope rope;
+  int64_t s_q, s_kv;
+  int32_t h_q, h_kv, d, d_pad;
+  int32_t n_subs;
+  int64_t max_chunks, max_q_tiles, max_rank_groups;  // over sub-problems
+  bool hadamard, negate_q;
+  float code_scale;  // RN(8 log2(e) |scale|), Hadamard folded in
+  double scale;
+  const int32_t* kv_lens;   // [B] or null
+  const uint8_t* key_mask;  // [B, S_kv] or null
+  const int32_t* order;     // [kv block][128] token of each column, or null: token order
+
+  const SubExtra* extra;
+  const Segment* segments;
+  SubInfo* subs;
+  SegmentState* segment_state;
+  int32_t* chunk_rank;   // [chunk]: valid tokens in the chunk, then the rank of its first one
+  int32_t* n_valid;      // [sub]
+  int32_t* tokens;       // [chunk][128] by rank
+  int32_t* block_valid;  // [block without heads]
+  int32_t* block_rank;   // [block without heads]: rank of its first column in gathered order
+
+  float* k_offset;        // [unit][d_pad]
+  float* k_partial;       // [kv rank group][d_pad]
+  float* v_partial;       // [kv rank group][2][d_pad]: minimum, maximum
+  float* v_abs_max;       // [unit]
+  float* energy_rows;     // [kv block][128] by rank; null unless energy_removed is asked for
+  float* energy_blocks;   // [kv block]
+  float* energy_removed;  // [unit], the caller's
+
+  uint8_t* q_tiles;
+  uint8_t* k_tiles;
+  uint8_t* v_tiles;
+  uint8_t* mu_tiles;
+  float* q_unit;
+  float* k_scale;
+  float* s_v;
+  int32_t* exponent;
+  float* qk_offset;  // null unless LSE is asked for
+};
+
+// A (sub-problem, kv head) and something counted inside it.
+struct Unit {
+  int64_t index, sub, head, item;
+};
+VCA_DEVICE Unit unit_of(const Params& p, int64_t block, int64_t items) {
+  const int64_t unit = block / items;
+  return {unit, unit / p.h_kv, unit % p.h_kv, block % items};
+}
+
+// One block of keys or values.
+struct KvBlock {
+  int64_t unit, sub, head;
+  int64_t batch;
+  int64_t index;          // in the K and V operands
+  int32_t j, n_blocks;    // in the unit
+  int32_t n_valid, rank;  // valid columns, rank of the first
+  const int32_t* tokens;  // of its valid columns
+};
+// False where the unit has fewer blocks than its capacity.
+VCA_DEVICE bool locate(const Params& p, int64_t block, KvBlock& out) {
+  const Unit u = unit_of(p, block, p.max_chunks);
+  const SubInfo& sub = p.subs[u.sub];
+  if (u.item >= sub.n_blocks) return false;
+  const int64_t shared = p.extra[u.sub].chunk_base + u.item;
+  out.unit = u.index;
+  out.sub = u.sub;
+  out.head = u.head;
+  out.batch = sub.batch;
+  out.index = sub.kv_block_base + u.head * sub.kv_block_stride + u.item;
+  out.j = static_cast<int32_t>(u.item);
+  out.n_blocks = sub.n_blocks;
+  out.n_valid = p.block_valid[shared];
+  out.rank = p.block_rank[shared];
+  out.tokens = p.order != nullptr ? p.order + out.index * kRows
+                                  : p.tokens + p.extra[u.sub].chunk_base * kRows + out.rank;
+  return true;
+}
+// Clamped: a caller's order with a wrong token must not read outside the tensor.
+VCA_DEVICE int64_t token_of(const Params& p, const KvBlock& b, int column) {
+  const int64_t token = b.tokens[column];
+  return token < 0 ? 0 : min_i64(token, p.s_kv - 1);
+}
+
+// ceil(a / b) of non-negative integers.
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace vca::kernels::prep
