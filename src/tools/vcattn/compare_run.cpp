@@ -81,8 +81,9 @@ class Evaluation {
   CompareResult run() {
     for (int64_t b = 0; b < in_.batches; ++b)
       for (int64_t head = 0; head < in_.heads_kv; ++head) run_head(b, head);
+    CompareResult result = collect();
     progress_.finish();
-    return collect();
+    return result;
   }
 
  private:
@@ -309,6 +310,7 @@ class Evaluation {
     result.timed = whole ? "whole call of the library, wall clock"
                          : "sampled rows of the specification, thread time / threads";
     for (const auto& c : recipes_) {
+      if (whole) progress_.update(done_, "timing " + c->choice.label);
       RecipeResult r = summarise_recipe(*c);
       r.seconds = whole ? time_library_call(in_, c->choice, options_.grid, threads_)
                         : c->thread_seconds / threads_;
