@@ -179,8 +179,8 @@ inline RowBound row_bound(const spec::Problem& p, const spec::SubProblem& sub, i
 // All rows of a sub-problem's query head. Returns the largest part of an output bound that was
 // used.
 inline double check_rows(const Heads& h, const spec::SubProblem& sub, int64_t q_head,
-                         spec::Target target) {
-  const Prepared prepared(h.p, sub, q_head);
+                         spec::Target target, const Order* order = nullptr) {
+  const Prepared prepared(h.p, sub, q_head, order);
   const Traced t(h.p, prepared, target, 0, sub.q_len);
   double used = 0;
   for (int64_t row = 0; row < sub.q_len; ++row) {
