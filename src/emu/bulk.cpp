@@ -2,6 +2,7 @@
 #include "emu/bulk.hpp"
 
 #include <cstddef>
+#include <utility>
 
 #include "emu/cta.hpp"
 
@@ -36,18 +37,20 @@ void BulkCopies::issue(const char* instruction, uint32_t destination, const void
                                 " bytes outside every buffer that the launch names as readable");
   }
   cta_.barriers().check_copy_target(instruction, barrier);
-  cta_.smem().begin_copy(instruction, destination, bytes);
-  copies_.push_back({destination, source, bytes, barrier, cta_.self().index});
+  cta_.smem().begin_copy({instruction, "destination"}, destination, bytes);
+  copies_.push_back({destination, source, bytes, barrier, cta_.self().index, cta_.self().clock});
+  cta_.self().clock.advance(cta_.self().index);
   ++cta_.stats().bulk_copies;
   cta_.async_issued();
 }
 
 void BulkCopies::land(size_t index) {
-  const Copy copy = copies_[index];
-  copies_[index] = copies_.back();
+  const Copy copy = std::move(copies_[index]);
+  if (index + 1 != copies_.size()) copies_[index] = std::move(copies_.back());
   copies_.pop_back();
-  cta_.smem().land_copy(copy.destination, copy.bytes, copy.source);
-  cta_.barriers().complete_tx(copy.barrier, copy.bytes);
+  cta_.smem().land_copy(copy.destination, copy.bytes, copy.source,
+                        cta_.barriers().next_landing(copy.barrier));
+  cta_.barriers().complete_tx(copy.barrier, copy.bytes, copy.issuer);
 }
 
 std::string BulkCopies::describe() const {

@@ -27,6 +27,7 @@ class BulkCopies {
     uint32_t bytes;
     uint32_t barrier;
     uint32_t issued_by;
+    VectorClock issuer;  // what that thread knew
   };
 
   Cta& cta_;

@@ -15,7 +15,11 @@ constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
 
 Collectives::Collectives(Cta& cta, uint32_t threads, uint32_t registers)
     : cta_(cta), warps_(threads / 32), warpgroups_(threads / 128) {
-  for (NamedBarrier& barrier : named_) barrier.arrived.assign(threads / 32, 0);
+  for (NamedBarrier& barrier : named_) {
+    barrier.arrived.assign(threads / 32, 0);
+    barrier.arriving = VectorClock(threads + kMaxBarriers);
+    barrier.completed = barrier.arriving;
+  }
   for (Warpgroup& group : warpgroups_) group.registers = registers;
 }
 
@@ -43,8 +47,12 @@ Collectives::Warp* Collectives::join_warp(const char* instruction, uint32_t argu
 template <class Source>
 void Collectives::finish_warp(Warp& warp, Source source) {
   const uint32_t first = cta_.self().warp() * 32;
+  VectorClock joined = cta_.self().clock;
+  for (uint32_t lane = 0; lane < 32; ++lane) joined.join(cta_.thread(first + lane).clock);
   for (uint32_t lane = 0; lane < 32; ++lane) {
     Thread& thread = cta_.thread(first + lane);
+    thread.clock = joined;
+    thread.clock.advance(thread.index);
     thread.collective_result = source(lane);
     thread.collective_done = true;
     cta_.wake(thread);
@@ -103,6 +111,7 @@ void Collectives::named_barrier(const char* instruction, uint32_t id, uint32_t t
   }
   lanes |= 1u << thread.lane();
   ++barrier.count;
+  cta_.release_to(barrier.arriving);
   if (barrier.count == barrier.threads) {
     for (uint32_t warp = 0; warp < barrier.arrived.size(); ++warp) {
       if (barrier.arrived[warp] != 0 && barrier.arrived[warp] != kAllLanes) {
@@ -113,6 +122,8 @@ void Collectives::named_barrier(const char* instruction, uint32_t id, uint32_t t
     std::fill(barrier.arrived.begin(), barrier.arrived.end(), 0u);
     barrier.count = 0;
     ++barrier.generation;
+    barrier.completed = barrier.arriving;
+    if (waits) cta_.acquire_from(barrier.completed);
     for (Thread* waiter : barrier.waiters) cta_.wake(*waiter);
     barrier.waiters.clear();
     return;
@@ -123,6 +134,7 @@ void Collectives::named_barrier(const char* instruction, uint32_t id, uint32_t t
   while (barrier.generation == generation) {
     cta_.block({WaitKind::named_barrier, instruction, id, threads});
   }
+  cta_.acquire_from(barrier.completed);
 }
 
 void Collectives::set_registers(const char* instruction, uint32_t registers, bool increase) {

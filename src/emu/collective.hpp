@@ -42,6 +42,8 @@ class Collectives {
     uint64_t generation = 0;
     std::vector<uint32_t> arrived;  // lane mask of each warp
     std::vector<Thread*> waiters;
+    VectorClock arriving;
+    VectorClock completed;
   };
   struct Warpgroup {
     uint32_t registers = 0;  // per thread

@@ -40,7 +40,8 @@ Cta::Cta(const LaunchConfig& config, uint32_t index, StackPool& stacks,
   const uint32_t slack =
       (kMaxSmemBytes - config.smem_bytes) / kSmemAlignment_bytes;  // checked by launch()
   const uint32_t base = kSmemAlignment_bytes * (1 + random_.below(std::min(slack, 3u) + 1));
-  smem_ = std::make_unique<SharedMemory>(*this, base, config.smem_bytes);
+  smem_ = std::make_unique<SharedMemory>(*this, base, config.smem_bytes,
+                                         config.threads / kWarpgroupThreads);
   barriers_ = std::make_unique<Barriers>(*this);
   bulk_ = std::make_unique<BulkCopies>(*this);
   collectives_ = std::make_unique<Collectives>(*this, config.threads, launch_registers(config));
@@ -51,6 +52,8 @@ Cta::Cta(const LaunchConfig& config, uint32_t index, StackPool& stacks,
     auto thread = std::make_unique<Thread>();
     thread->cta = this;
     thread->index = i;
+    thread->clock = VectorClock(config.threads + kMaxBarriers);
+    thread->clock.set(i, 1);
     thread->context.prepare(stacks.bottom(i), stacks.stack_bytes(), &Cta::thread_entry,
                             thread.get());
     threads_.push_back(std::move(thread));
@@ -152,6 +155,13 @@ void Cta::preempt() {
   leave(false);
   if (cancelling_) throw Cancelled{};
 }
+
+void Cta::release_to(VectorClock& to) {
+  to.join(running_->clock);
+  running_->clock.advance(running_->index);
+}
+
+void Cta::acquire_from(const VectorClock& from) { running_->clock.join(from); }
 
 void Cta::draw_lateness() {
   constexpr Lateness kAll[] = {Lateness::early, Lateness::random, Lateness::late};

@@ -44,6 +44,12 @@ class Cta {
   void wake(Thread& thread);
   // A point where a scheduler may run someone else.
   void preempt();
+  // Clocks: what the running thread has done becomes known through `to`; it learns what `from`
+  // knows.
+  VectorClock new_clock() const { return VectorClock(thread_count() + kMaxBarriers); }
+  void release_to(VectorClock& to);
+  void acquire_from(const VectorClock& from);
+
   // Strictly increasing; every event that orders something takes one.
   uint64_t tick() { return ++time_; }
 

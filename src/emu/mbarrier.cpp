@@ -16,10 +16,16 @@ constexpr uint32_t kObjectBytes = 8;
 }  // namespace
 
 Barriers::Barrier& Barriers::find(const char* instruction, uint32_t address) {
-  cta_.smem().check_range(instruction, "mbarrier", address, kObjectBytes, kObjectBytes);
+  cta_.smem().check_range({instruction, "mbarrier"}, address, kObjectBytes, kObjectBytes);
   const auto it = barriers_.find(address);
   if (it == barriers_.end()) {
     cta_.fault(instruction, "no mbarrier has been initialised at " + cta_.smem().where(address));
+  }
+  if (!it->second.initialised.known_to(cta_.self().clock)) {
+    cta_.fault(instruction, "race: the mbarrier at " + cta_.smem().where(address) +
+                                " was initialised by thread " +
+                                std::to_string(it->second.initialised.component) +
+                                ", with no synchronisation since");
   }
   return it->second;
 }
@@ -36,20 +42,28 @@ std::string Barriers::describe(uint32_t address) const {
 void Barriers::init(uint32_t address, uint32_t count) {
   constexpr const char* kInstruction = "mbarrier.init";
   cta_.preempt();
-  cta_.smem().check_range(kInstruction, "mbarrier", address, kObjectBytes, kObjectBytes);
+  const Access access{kInstruction, "mbarrier"};
+  cta_.smem().check_range(access, address, kObjectBytes, kObjectBytes);
   if (count < 1 || count > kMaxCount) {
     cta_.fault(kInstruction, "count: got " + std::to_string(count) + ", allowed 1 to 1048575");
   }
   if (barriers_.count(address) != 0) {
     cta_.fault(kInstruction, "an mbarrier lives at " + cta_.smem().where(address) +
-                                 " already: initialise once, or invalidate first");
+                                 " already: initialise it once");
   }
-  cta_.smem().claim_barrier(address);
+  if (barriers_.size() == kMaxBarriers) {
+    cta_.fault(kInstruction, "the emulator follows up to 128 mbarriers of a CTA");
+  }
+  cta_.smem().claim_barrier(access, address);
+  const Thread& thread = cta_.self();
   Barrier barrier;
   barrier.expected = count;
   barrier.pending = count;
-  barrier.initialised_by = cta_.self().index;
+  barrier.initialised = {thread.index, thread.clock[thread.index]};
   barrier.initialised_at = cta_.tick();
+  barrier.component = cta_.thread_count() + static_cast<uint32_t>(barriers_.size());
+  barrier.arriving = cta_.new_clock();
+  barrier.completed = cta_.new_clock();
   barriers_.emplace(address, std::move(barrier));
 }
 
@@ -57,6 +71,7 @@ void Barriers::complete_phase_if_due(Barrier& barrier) {
   if (barrier.pending != 0 || barrier.tx_bytes != 0) return;
   ++barrier.phase;
   barrier.pending = barrier.expected;
+  barrier.completed = barrier.arriving;
   for (Thread* thread : barrier.waiters) cta_.wake(*thread);
   barrier.waiters.clear();
 }
@@ -67,6 +82,7 @@ void Barriers::count_arrival(const char* instruction, uint32_t address, Barrier&
                                 " expects in this phase: " + describe(address));
   }
   --barrier.pending;
+  cta_.release_to(barrier.arriving);
   complete_phase_if_due(barrier);
 }
 
@@ -96,16 +112,12 @@ void Barriers::wait_parity(const char* instruction, uint32_t address, uint32_t p
     barrier.waiters.push_back(&cta_.self());
     cta_.block({WaitKind::mbarrier, instruction, address, parity});
   }
+  cta_.acquire_from(barrier.completed);
 }
 
-void Barriers::check_copy_target(const char* instruction, uint32_t address) const {
-  cta_.smem().check_range(instruction, "mbarrier", address, kObjectBytes, kObjectBytes);
-  const auto it = barriers_.find(address);
-  if (it == barriers_.end()) {
-    cta_.fault(instruction, "no mbarrier has been initialised at " + cta_.smem().where(address));
-  }
-  const Barrier& barrier = it->second;
-  const Thread& initialiser = cta_.thread(barrier.initialised_by);
+void Barriers::check_copy_target(const char* instruction, uint32_t address) {
+  const Barrier& barrier = find(instruction, address);
+  const Thread& initialiser = cta_.thread(barrier.initialised.component);
   const uint64_t fenced =
       std::max(initialiser.mbarrier_init_fence_at, cta_.self().mbarrier_init_fence_at);
   if (fenced < barrier.initialised_at) {
@@ -116,7 +128,13 @@ void Barriers::check_copy_target(const char* instruction, uint32_t address) cons
   }
 }
 
-void Barriers::complete_tx(uint32_t address, uint32_t bytes) {
+Epoch Barriers::next_landing(uint32_t address) {
+  Barrier& barrier = barriers_.at(address);
+  barrier.arriving.advance(barrier.component);
+  return {barrier.component, barrier.arriving[barrier.component]};
+}
+
+void Barriers::complete_tx(uint32_t address, uint32_t bytes, const VectorClock& issuer) {
   Barrier& barrier = barriers_.at(address);
   if (barrier.tx_bytes < int64_t{bytes}) {
     cta_.fault("complete_tx", std::to_string(bytes) + " bytes landed on the mbarrier at " +
@@ -126,6 +144,7 @@ void Barriers::complete_tx(uint32_t address, uint32_t bytes) {
                                   describe(address));
   }
   barrier.tx_bytes -= bytes;
+  barrier.arriving.join(issuer);
   complete_phase_if_due(barrier);
 }
 

@@ -22,8 +22,10 @@ class Barriers {
   void wait_parity(const char* instruction, uint32_t address, uint32_t parity);
 
   // A bulk copy names its barrier at issue and completes its bytes at landing.
-  void check_copy_target(const char* instruction, uint32_t address) const;
-  void complete_tx(uint32_t address, uint32_t bytes);
+  void check_copy_target(const char* instruction, uint32_t address);
+  // `issuer` is what the copy's thread knew when it issued it. Returns the landing's own event.
+  Epoch next_landing(uint32_t address);
+  void complete_tx(uint32_t address, uint32_t bytes, const VectorClock& issuer);
 
   void check_at_exit() const;
   std::string describe(uint32_t address) const;
@@ -34,9 +36,12 @@ class Barriers {
     uint32_t pending = 0;
     int64_t tx_bytes = 0;
     uint64_t phase = 0;  // completed phases; its parity is that of the current, incomplete phase
-    uint32_t initialised_by = 0;
     uint64_t initialised_at = 0;
     std::vector<Thread*> waiters;
+    uint32_t component = 0;  // of the clocks, for copies that complete here
+    VectorClock arriving;    // what the arrivals of this phase (and earlier ones) know
+    VectorClock completed;   // the same when the last phase completed
+    Epoch initialised;
   };
 
   Barrier& find(const char* instruction, uint32_t address);

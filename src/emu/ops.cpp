@@ -69,12 +69,12 @@ void bulk_copy(uint32_t destination, const void* source, uint32_t bytes, uint32_
 uint32_t load_shared(uint32_t address) {
   Cta& cta = Cta::current();
   cta.preempt();
-  return cta.smem().load_u32("ld.shared", address);
+  return cta.smem().load_u32({"ld.shared", "address"}, address);
 }
 void store_shared(uint32_t address, uint32_t value) {
   Cta& cta = Cta::current();
   cta.preempt();
-  cta.smem().store_u32("st.shared", address, value);
+  cta.smem().store_u32({"st.shared", "address"}, address, value);
 }
 
 void wgmma_fence() { own_warpgroup("wgmma.fence").fence(); }

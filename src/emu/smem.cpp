@@ -13,147 +13,202 @@ namespace {
 
 // Not zero, not a likely code, and a NaN when read as FP32 or E4M3.
 constexpr uint8_t kPoison = 0xFF;
-constexpr uint32_t kChunkBytes = 16;
 
 }  // namespace
 
-SharedMemory::SharedMemory(Cta& cta, uint32_t base, uint32_t bytes)
-    : cta_(cta),
-      base_(base),
-      bytes_(bytes),
-      data_(bytes, kPoison),
-      flags_(bytes, 0),
-      writer_(bytes, 0),
-      written_at_(bytes, 0),
-      chunk_readers_((bytes + kChunkBytes - 1) / kChunkBytes, 0) {}
+SharedMemory::SharedMemory(Cta& cta, uint32_t base, uint32_t bytes, uint32_t warpgroups)
+    : cta_(cta), base_(base), bytes_(bytes), data_(bytes, kPoison) {
+  const uint32_t words = (bytes + 3) / 4;
+  const uint32_t chunks = (bytes + kChunkBytes - 1) / kChunkBytes;
+  flags_.assign(words, 0);
+  write_.assign(words, Epoch{});
+  written_at_.assign(words, 0);
+  locks_.assign(chunks, 0);
+  matrix_reader_.assign(warpgroups, std::vector<uint64_t>(chunks, 0));
+}
 
 std::string SharedMemory::where(uint32_t address) const {
   return hex(address) + " (dynamic_smem + " + std::to_string(int64_t{address} - base_) + ")";
 }
 
-void SharedMemory::check_range(const char* instruction, const char* access, uint32_t address,
-                               uint32_t bytes, uint32_t alignment) const {
+void SharedMemory::fault(const Access& access, const std::string& what, uint32_t word) const {
+  cta_.fault(access.instruction,
+             std::string(access.operand) + ": " + what + " at " + where(address_of(word)));
+}
+
+std::string SharedMemory::writer_name(uint32_t component) const {
+  return component < cta_.thread_count() ? "thread " + std::to_string(component) : "a bulk copy";
+}
+
+void SharedMemory::check_range(const Access& access, uint32_t address, uint32_t bytes,
+                               uint32_t alignment) const {
   if (address % alignment != 0) {
-    cta_.fault(instruction, std::string(access) + ": misaligned address " + where(address) +
-                                ", allowed multiples of " + std::to_string(alignment));
+    cta_.fault(access.instruction, std::string(access.operand) + ": misaligned address " +
+                                       where(address) + ", allowed multiples of " +
+                                       std::to_string(alignment));
   }
   if (address < base_ || uint64_t{address} + bytes > uint64_t{base_} + bytes_) {
-    cta_.fault(instruction, std::string(access) + ": out of bounds: " + std::to_string(bytes) +
-                                " bytes at " + where(address) + ", allowed " + hex(base_) + " to " +
-                                hex(base_ + bytes_));
+    cta_.fault(access.instruction, std::string(access.operand) + ": out of bounds: " +
+                                       std::to_string(bytes) + " bytes at " + where(address) +
+                                       ", allowed " + hex(base_) + " to " + hex(base_ + bytes_));
   }
 }
 
-void SharedMemory::check_readable(const char* instruction, const char* access, uint32_t address,
-                                  uint32_t bytes) const {
-  const uint32_t offset = address - base_;
-  for (uint32_t i = offset; i < offset + bytes; ++i) {
-    const uint8_t flags = flags_[i];
-    if ((flags & ~kGenericWrite) == kInitialised) continue;
-    if ((flags & kBarrier) != 0) {
-      cta_.fault(instruction,
-                 std::string(access) + ": reads an mbarrier object at " + where(base_ + i));
-    }
-    if ((flags & kInFlight) != 0) {
-      cta_.fault(instruction, std::string(access) + ": reads " + where(base_ + i) +
-                                  " while a bulk copy into it is in flight (no wait on its "
-                                  "mbarrier, or on the wrong phase)");
-    }
-    cta_.fault(instruction,
-               std::string(access) + ": reads uninitialised shared memory at " + where(base_ + i));
+void SharedMemory::check_readable(const Access& access, uint32_t word) const {
+  const uint8_t flags = flags_[word];
+  if ((flags & ~kGenericWrite) == kInitialised) return;
+  if ((flags & kBarrier) != 0) fault(access, "reads an mbarrier object", word);
+  if ((flags & kInFlight) != 0) {
+    fault(access,
+          "reads the destination of a bulk copy in flight (its mbarrier was not waited for, or in "
+          "the wrong phase)",
+          word);
+  }
+  fault(access, "reads uninitialised shared memory", word);
+}
+
+void SharedMemory::check_write_known(const Access& access, uint32_t word) const {
+  const Epoch& write = write_[word];
+  if (write.known_to(cta_.self().clock)) return;
+  fault(access,
+        "race: reads what " + writer_name(write.component) +
+            " wrote, with no synchronisation between the two",
+        word);
+}
+
+void SharedMemory::check_matrix_readers(const Access& access, uint32_t chunk) {
+  const uint32_t first_word = chunk * (kChunkBytes / 4);
+  if (locks_[chunk] != 0) {
+    fault(access, "writes what a wgmma reads that has not been waited for", first_word);
+  }
+  for (uint32_t group = 0; group < matrix_reader_.size(); ++group) {
+    const uint64_t reader = matrix_reader_[group][chunk];
+    if (reader == 0 || cta_.warpgroup(group).retirement_known(reader - 1)) continue;
+    fault(access,
+          "race: writes what a wgmma of warpgroup " + std::to_string(group) +
+              " read, with no synchronisation since its wait_group",
+          first_word);
   }
 }
 
-void SharedMemory::check_writable(const char* instruction, const char* access, uint32_t address,
-                                  uint32_t bytes) const {
-  const uint32_t offset = address - base_;
-  for (uint32_t i = offset; i < offset + bytes; ++i) {
-    if ((flags_[i] & kBarrier) != 0) {
-      cta_.fault(instruction,
-                 std::string(access) + ": writes an mbarrier object at " + where(base_ + i));
+void SharedMemory::check_writable(const Access& access, uint32_t address, uint32_t bytes) {
+  const VectorClock& clock = cta_.self().clock;
+  const uint32_t end = word(address) + bytes / 4;
+  for (uint32_t w = word(address); w < end; ++w) {
+    if ((flags_[w] & kBarrier) != 0) fault(access, "writes an mbarrier object", w);
+    if ((flags_[w] & kInFlight) != 0) {
+      fault(access, "writes the destination of a bulk copy in flight", w);
     }
-    if ((flags_[i] & kInFlight) != 0) {
-      cta_.fault(instruction, std::string(access) + ": writes " + where(base_ + i) +
-                                  " while a bulk copy into it is in flight");
+    if (!write_[w].known_to(clock)) {
+      fault(access,
+            "race: overwrites what " + writer_name(write_[w].component) +
+                " wrote, with no synchronisation between the two",
+            w);
     }
-    if (chunk_readers_[i / kChunkBytes] != 0) {
-      cta_.fault(instruction, std::string(access) + ": writes " + where(base_ + i) +
-                                  " while a wgmma that reads it has not been waited for");
+  }
+  for (uint32_t c = (address - base_) / kChunkBytes; c * kChunkBytes < address - base_ + bytes;
+       ++c) {
+    check_matrix_readers(access, c);
+  }
+  if (reads_.empty()) return;
+  for (uint32_t w = word(address); w < end; ++w) {
+    const auto it = reads_.find(w);
+    if (it == reads_.end()) continue;
+    for (uint32_t reader = 0; reader < it->second.size(); ++reader) {
+      if (it->second[reader] <= clock[reader] || reader == cta_.self().index) continue;
+      fault(access,
+            "race: overwrites what thread " + std::to_string(reader) +
+                " has read, with no synchronisation between the two",
+            w);
     }
+    reads_.erase(it);
   }
 }
 
-void SharedMemory::check_proxy(const char* instruction, const char* access, uint32_t address,
-                               uint32_t bytes) {
-  const uint32_t offset = address - base_;
-  for (uint32_t i = offset; i < offset + bytes; ++i) {
-    if ((flags_[i] & kGenericWrite) == 0) continue;
-    const Thread& writer = cta_.thread(writer_[i]);
-    const uint64_t fenced = std::max(writer.proxy_fence_at, cta_.self().proxy_fence_at);
-    if (fenced < written_at_[i]) {
-      cta_.fault(instruction, std::string(access) + ": the async proxy touches " +
-                                  where(base_ + i) + ", written by thread " +
-                                  std::to_string(writer.index) +
-                                  " with st.shared and no fence.proxy.async since");
-    }
-    flags_[i] &= static_cast<uint8_t>(~kGenericWrite);
+void SharedMemory::check_proxy(const Access& access, uint32_t word) {
+  if ((flags_[word] & kGenericWrite) == 0) return;
+  const Thread& writer = cta_.thread(write_[word].component);
+  const uint64_t fenced = std::max(writer.proxy_fence_at, cta_.self().proxy_fence_at);
+  if (fenced < written_at_[word]) {
+    fault(access,
+          "the async proxy touches what thread " + std::to_string(writer.index) +
+              " wrote with st.shared, with no fence.proxy.async since",
+          word);
   }
+  flags_[word] &= static_cast<uint8_t>(~kGenericWrite);
 }
 
-uint32_t SharedMemory::load_u32(const char* instruction, uint32_t address) {
-  check_range(instruction, "address", address, 4, 4);
-  check_readable(instruction, "address", address, 4);
+uint32_t SharedMemory::load_u32(const Access& access, uint32_t address) {
+  check_range(access, address, 4, 4);
+  const uint32_t w = word(address);
+  check_readable(access, w);
+  check_write_known(access, w);
+  const Thread& thread = cta_.self();
+  std::vector<uint32_t>& reads = reads_[w];
+  if (reads.empty()) reads.assign(cta_.thread_count(), 0);
+  reads[thread.index] = thread.clock[thread.index];
   uint32_t value;
   std::memcpy(&value, &data_[address - base_], sizeof(value));
   return value;
 }
 
-void SharedMemory::store_u32(const char* instruction, uint32_t address, uint32_t value) {
-  check_range(instruction, "address", address, 4, 4);
-  check_writable(instruction, "address", address, 4);
-  const uint32_t offset = address - base_;
-  std::memcpy(&data_[offset], &value, sizeof(value));
-  const uint64_t now = cta_.tick();
-  for (uint32_t i = offset; i < offset + 4; ++i) {
-    flags_[i] = kInitialised | kGenericWrite;
-    writer_[i] = static_cast<uint16_t>(cta_.self().index);
-    written_at_[i] = now;
-  }
+void SharedMemory::store_u32(const Access& access, uint32_t address, uint32_t value) {
+  check_range(access, address, 4, 4);
+  check_writable(access, address, 4);
+  const Thread& thread = cta_.self();
+  const uint32_t w = word(address);
+  std::memcpy(&data_[address - base_], &value, sizeof(value));
+  flags_[w] = kInitialised | kGenericWrite;
+  write_[w] = {thread.index, thread.clock[thread.index]};
+  written_at_[w] = cta_.tick();
 }
 
-void SharedMemory::begin_copy(const char* instruction, uint32_t address, uint32_t bytes) {
-  check_range(instruction, "destination", address, bytes, kChunkBytes);
-  check_writable(instruction, "destination", address, bytes);
-  check_proxy(instruction, "destination", address, bytes);
+void SharedMemory::begin_copy(const Access& access, uint32_t address, uint32_t bytes) {
+  check_range(access, address, bytes, kChunkBytes);
+  check_writable(access, address, bytes);
+  for (uint32_t w = word(address); w < word(address) + bytes / 4; ++w) check_proxy(access, w);
   std::memset(&data_[address - base_], kPoison, bytes);
-  std::memset(&flags_[address - base_], kInFlight, bytes);
+  std::memset(&flags_[word(address)], kInFlight, bytes / 4);
 }
 
-void SharedMemory::land_copy(uint32_t address, uint32_t bytes, const void* source) {
+void SharedMemory::land_copy(uint32_t address, uint32_t bytes, const void* source, Epoch epoch) {
   std::memcpy(&data_[address - base_], source, bytes);
-  std::memset(&flags_[address - base_], kInitialised, bytes);
+  std::memset(&flags_[word(address)], kInitialised, bytes / 4);
+  std::fill_n(write_.begin() + word(address), bytes / 4, epoch);
 }
 
-void SharedMemory::lock_chunk(const char* instruction, const char* operand, uint32_t address) {
-  check_range(instruction, operand, address, kChunkBytes, kChunkBytes);
-  // Eight flags at once in the usual case of bytes that a bulk copy has written.
-  uint64_t flags[2];
-  std::memcpy(flags, &flags_[address - base_], sizeof(flags));
-  constexpr uint64_t kPlain = 0x0101010101010101ull * kInitialised;
-  if (flags[0] != kPlain || flags[1] != kPlain) {
-    check_readable(instruction, operand, address, kChunkBytes);
-    check_proxy(instruction, operand, address, kChunkBytes);
+void SharedMemory::lock(const Access& access, const std::vector<uint32_t>& chunks,
+                        uint32_t warpgroup, uint64_t number) {
+  for (uint32_t address : chunks) {
+    check_range(access, address, kChunkBytes, kChunkBytes);
+    for (uint32_t w = word(address); w < word(address) + kChunkBytes / 4; ++w) {
+      check_readable(access, w);
+      check_proxy(access, w);
+    }
   }
-  ++chunk_readers_[(address - base_) / kChunkBytes];
+  for (uint32_t address : chunks) {
+    const uint32_t c = (address - base_) / kChunkBytes;
+    ++locks_[c];
+    matrix_reader_[warpgroup][c] = number + 1;
+  }
 }
 
-void SharedMemory::unlock_chunk(uint32_t address) {
-  --chunk_readers_[(address - base_) / kChunkBytes];
+void SharedMemory::unlock(const std::vector<uint32_t>& chunks) {
+  for (uint32_t address : chunks) --locks_[(address - base_) / kChunkBytes];
 }
 
-void SharedMemory::claim_barrier(uint32_t address) {
-  const uint32_t offset = address - base_;
-  for (uint32_t i = offset; i < offset + 8; ++i) flags_[i] = kInitialised | kBarrier;
+void SharedMemory::check_known(const Access& access, const std::vector<uint32_t>& chunks) const {
+  for (uint32_t address : chunks) {
+    for (uint32_t w = word(address); w < word(address) + kChunkBytes / 4; ++w) {
+      check_write_known(access, w);
+    }
+  }
+}
+
+void SharedMemory::claim_barrier(const Access& access, uint32_t address) {
+  check_writable(access, address, 8);
+  const uint32_t w = word(address);
+  for (uint32_t i = w; i < w + 2; ++i) flags_[i] = kInitialised | kBarrier;
 }
 
 }  // namespace vca::emu

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "emu/clock.hpp"
 #include "emu/fiber.hpp"
 
 namespace vca::emu {
@@ -49,6 +50,8 @@ struct Thread {
   bool finished = false;
   WaitSite wait;
 
+  VectorClock clock;  // own component: advanced after each release
+
   uint64_t proxy_fence_at = 0;          // time of the last fence.proxy.async
   uint64_t mbarrier_init_fence_at = 0;  // time of the last fence.mbarrier_init (or proxy fence)
 
@@ -62,6 +65,11 @@ struct Thread {
   uint64_t committed = 0;  // groups
   uint64_t retired = 0;    // instructions released by wait_group
   std::vector<RegisterRange> ranges;
+  struct Retirement {
+    uint64_t until;  // instructions before this number
+    uint32_t time;   // of the own clock
+  };
+  std::vector<Retirement> retirements;
 
   uint32_t warp() const { return index / 32; }
   uint32_t lane() const { return index % 32; }

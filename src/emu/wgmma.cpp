@@ -109,7 +109,7 @@ RegisterRange& Warpgroup::take_registers(Thread& thread, const char* instruction
   return range;
 }
 
-void Warpgroup::start_op(Op& op, const WgmmaCall& call) {
+void Warpgroup::start_op(Op& op, const WgmmaCall& call, uint64_t number) {
   op.call = call;
   op.first_thread = cta_.self().index;
   if (call.a == nullptr) {
@@ -118,8 +118,8 @@ void Warpgroup::start_op(Op& op, const WgmmaCall& call) {
   }
   const std::string error = operand_chunks(call.b_desc, call.n, op.b_chunks);
   if (!error.empty()) cta_.fault(call.instruction, "B: " + error);
-  for (uint32_t address : op.a_chunks) cta_.smem().lock_chunk(call.instruction, "A", address);
-  for (uint32_t address : op.b_chunks) cta_.smem().lock_chunk(call.instruction, "B", address);
+  cta_.smem().lock({call.instruction, "A"}, op.a_chunks, index_, number);
+  cta_.smem().lock({call.instruction, "B"}, op.b_chunks, index_, number);
   op.locked = true;
 }
 
@@ -132,6 +132,10 @@ void Warpgroup::join_op(Op& op, const WgmmaCall& call, Thread& thread) {
                "threads of the warpgroup differ in instruction, descriptors or "
                "scale-d: thread " +
                    std::to_string(op.first_thread) + " issued " + op.call.instruction);
+  }
+  if (thread.lane() == 0) {  // for its warp: the lanes issue together
+    cta_.smem().check_known({instruction, "A"}, op.a_chunks);
+    cta_.smem().check_known({instruction, "B"}, op.b_chunks);
   }
   const uint32_t count = call.n / 2;
   RegisterWord* d = as_registers(call.d);
@@ -178,7 +182,7 @@ void Warpgroup::issue(const WgmmaCall& call) {
   Thread& thread = cta_.self();
   if (thread.issued == issued_ops()) {
     ops_.push_back(std::make_unique<Op>());
-    start_op(*ops_.back(), call);
+    start_op(*ops_.back(), call, thread.issued);
   }
   Op& current = op(thread.issued);
   join_op(current, call, thread);
@@ -288,8 +292,8 @@ void Warpgroup::retire(Thread& thread, uint64_t until) {
   for (uint64_t number = thread.retired; number < until; ++number) {
     Op& done = op(number);
     if (done.locked) {
-      for (uint32_t address : done.a_chunks) cta_.smem().unlock_chunk(address);
-      for (uint32_t address : done.b_chunks) cta_.smem().unlock_chunk(address);
+      cta_.smem().unlock(done.a_chunks);
+      cta_.smem().unlock(done.b_chunks);
       done.locked = false;
     }
     release_registers(thread, "wgmma.wait_group", as_registers(done.d[t]), done.call.n / 2);
@@ -299,10 +303,24 @@ void Warpgroup::retire(Thread& thread, uint64_t until) {
     ++done.retired;
   }
   thread.retired = until;
+  thread.retirements.push_back({until, thread.clock[thread.index]});
   while (!ops_.empty() && ops_.front()->retired == kWarpgroupThreads) {
     ops_.pop_front();
     ++first_op_;
   }
+}
+
+bool Warpgroup::retirement_known(uint64_t number) const {
+  const VectorClock& clock = cta_.self().clock;
+  for (uint32_t t = 0; t < kWarpgroupThreads; ++t) {
+    const Thread& thread = cta_.thread(index_ * kWarpgroupThreads + t);
+    // The first wait that covered the instruction.
+    const auto it = std::upper_bound(
+        thread.retirements.begin(), thread.retirements.end(), number,
+        [](uint64_t n, const Thread::Retirement& retirement) { return n < retirement.until; });
+    if (it != thread.retirements.end() && it->time <= clock[thread.index]) return true;
+  }
+  return false;
 }
 
 void Warpgroup::check_at_exit() const {

@@ -48,6 +48,10 @@ class Warpgroup {
   bool has_ready() const;
   void run_next();
 
+  // Whether the running thread knows that some thread of this warpgroup has waited for instruction
+  // `number`.
+  bool retirement_known(uint64_t number) const;
+
   void check_at_exit() const;
   std::string describe_wait(const Thread& thread) const;
 
@@ -72,7 +76,7 @@ class Warpgroup {
   const Op& op(uint64_t number) const { return *ops_[number - first_op_]; }
   uint64_t issued_ops() const { return first_op_ + ops_.size(); }
 
-  void start_op(Op& op, const WgmmaCall& call);
+  void start_op(Op& op, const WgmmaCall& call, uint64_t number);
   void join_op(Op& op, const WgmmaCall& call, Thread& thread);
   RegisterRange& take_registers(Thread& thread, const char* instruction, RegisterWord* base,
                                 uint32_t count, bool is_accumulator, bool accumulate);
