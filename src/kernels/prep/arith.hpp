@@ -13,6 +13,14 @@
 #include "ptx/ptx.hpp"
 #endif
 
+#if defined(__CUDACC__)
+#define VCA_UNROLL _Pragma("unroll")
+#define VCA_NO_UNROLL _Pragma("unroll 1")
+#else
+#define VCA_UNROLL
+#define VCA_NO_UNROLL
+#endif
+
 namespace vca::kernels::prep {
 
 #if defined(__CUDACC__)
@@ -54,15 +62,37 @@ VCA_DEVICE float min_f32(float a, float b) { return b < a ? b : a; }
 VCA_DEVICE int64_t min_i64(int64_t a, int64_t b) { return a < b ? a : b; }
 VCA_DEVICE float inverse_of(int64_t n) { return div(1.0f, to_float(n)); }  // RN(1/n)
 
-// B1's tree over exactly 2^kLog values, unrolled: the same bits as spec::tree_sum.
+// B1's tree over exactly 2^kLog values: the same bits as spec::tree_sum, without its stack in local
+// memory. Leaves of 2^kLeaf values are unrolled; the binary counter above them stays in registers.
 template <int kLog, class Get>
-VCA_DEVICE float full_tree(const Get& get, int first) {
+VCA_DEVICE float unrolled_tree(const Get& get, int first) {
   if constexpr (kLog == 0) {
     return get(first);
   } else {
-    const float left = full_tree<kLog - 1>(get, first);
-    return add(left, full_tree<kLog - 1>(get, first + (1 << (kLog - 1))));
+    const float left = unrolled_tree<kLog - 1>(get, first);
+    return add(left, unrolled_tree<kLog - 1>(get, first + (1 << (kLog - 1))));
   }
+}
+template <int kLog, int kLeaf, class Get>
+VCA_DEVICE float full_tree(const Get& get) {
+  constexpr int kLevels = kLog - kLeaf;
+  float level[kLevels] = {};
+  float sum = 0.0f;
+  VCA_NO_UNROLL
+  for (int g = 0; g < 1 << kLevels; ++g) {
+    sum = unrolled_tree<kLeaf>(get, g << kLeaf);
+    bool open = true;  // sum still looks for its left neighbour
+    VCA_UNROLL
+    for (int i = 0; i < kLevels; ++i) {
+      if (open && (g >> i & 1) != 0) {
+        sum = add(level[i], sum);
+      } else if (open) {
+        level[i] = sum;
+        open = false;
+      }
+    }
+  }
+  return sum;  // the last leaf's counter is all ones: it closed every level
 }
 
 // B3: codes = encode(x * RN(127/amax)), scale = RN(amax/127); a tiny amax counts as 0.

@@ -31,7 +31,7 @@ struct KeyOffsetPartial {
     const int64_t n = ceil_div(ranks, kSampleStep);
     float sum;
     if (n == kSamplesInGroup)
-      sum = full_tree<6>([&](int i) { return sample(i); }, 0);
+      sum = full_tree<6, 2>([&](int i) { return sample(i); });
     else
       sum = spec::tree_sum(n, sample);
     p.k_partial[(sub.mu_group_base + u.head * sub.mu_group_stride + u.item) * p.d_pad + channel] =

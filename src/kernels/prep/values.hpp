@@ -79,7 +79,7 @@ struct ValueTiles {
     const float factor = value_factor(p, s.block.unit, channel);
     float sum;
     if (n_valid == kRows)
-      sum = full_tree<7>([&](int n) { return value(n); }, 0);
+      sum = full_tree<7, 4>([&](int n) { return value(n); });
     else
       sum = spec::tree_sum(n_valid, value);
     const float mu = spec::bf16_round(mul(mul(sum, inverse_of(n_valid)), factor));

@@ -1,0 +1,531 @@
+// SPDX-License-Identifier: Apache-2.0
+// Preprocessing cases for the host test and the device test: awkward tensors, the request that
+// describes them, and a comparison of every operand byte with the specification.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/packed_problem.hpp"
+#include "kernels/prep/workspace.hpp"
+#include "spec/operands.hpp"
+
+namespace vca::tests {
+
+enum class Memory {
+  hnd,
+  nhd,
+  fused_qkv,       // one token's q, k and v heads in a row
+  misaligned,      // rows of odd pitch from an odd element
+  shared_heads,    // head stride 0
+  shared_tokens,   // token stride 0
+  shared_batches,  // batch stride 0
+  far_apart,       // heads 2^31 + 64 elements apart
+};
+enum class RopeKind { none, interleaved, half, table_interleaved, table_half };
+enum class Layout { one, with_text_and_padding, sequences };
+
+struct PrepCase {
+  const char* name;
+  const char* recipe = "vc8";
+  spec::DType dtype = spec::DType::bf16;
+  int64_t b = 1, h_q = 1, h_kv = 1, s_q = 128, s_kv = 128;
+  int d = 128;
+  Memory memory = Memory::hnd;
+  Layout layout = Layout::one;
+  RopeKind rope = RopeKind::none;
+  bool lens = false, mask = false, shuffled = false, lse = true;
+  double scale = 0.0;  // 0: 1/sqrt(d)
+  double magnitude = 1.0;
+  double k_mean = 0.3, v_mean = 0.5;
+  bool nonfinite = false;  // in head 0, which is then not compared: others must not notice
+};
+
+inline std::vector<PrepCase> prep_cases() {
+  using spec::DType;
+  std::vector<PrepCase> c;
+  const auto add = [&c](PrepCase x, auto... change) {
+    (change(x), ...);
+    c.push_back(x);
+  };
+  for (const char* recipe : {"vc8", "vc8-turbo", "vc8-paper"})
+    for (const int d : {128, 64, 80, 1}) {
+      add({.name = "one tile", .recipe = recipe, .d = d});
+      add({.name = "ragged, GQA",
+           .recipe = recipe,
+           .dtype = DType::fp16,
+           .b = 2,
+           .h_q = 4,
+           .h_kv = 2,
+           .s_q = 200,
+           .s_kv = 1301,
+           .d = d,
+           .shuffled = true});
+    }
+  for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32})
+    for (const Memory memory :
+         {Memory::nhd, Memory::fused_qkv, Memory::misaligned, Memory::shared_heads,
+          Memory::shared_tokens, Memory::shared_batches})
+      add({.name = "strides",
+           .dtype = dtype,
+           .b = 2,
+           .h_q = 3,
+           .h_kv = 3,
+           .s_q = 150,
+           .s_kv = 150,
+           .d = 72,
+           .memory = memory});
+  for (const int64_t s : {1, 2, 3, 5, 9, 15, 17, 127, 129, 1023, 1025, 1153})
+    add({.name = "length", .h_q = 2, .h_kv = 1, .s_q = s, .s_kv = s, .d = 64, .shuffled = true});
+  for (const Layout layout : {Layout::one, Layout::with_text_and_padding, Layout::sequences})
+    for (const bool shuffled : {false, true}) {
+      const PrepCase base = {.name = "segments",
+                             .b = 3,
+                             .h_q = 2,
+                             .h_kv = 1,
+                             .s_q = 1500,
+                             .s_kv = 1500,
+                             .d = 64,
+                             .layout = layout,
+                             .shuffled = shuffled};
+      add(base);
+      add(base, [](PrepCase& x) { x.lens = true; });
+      add(base, [](PrepCase& x) { x.mask = true; });
+      add(base, [](PrepCase& x) { x.lens = x.mask = true; });
+    }
+  for (const RopeKind rope :
+       {RopeKind::interleaved, RopeKind::half, RopeKind::table_interleaved, RopeKind::table_half})
+    for (const char* recipe : {"vc8", "vc8-paper"})
+      add({.name = "rope",
+           .recipe = recipe,
+           .h_q = 2,
+           .h_kv = 2,
+           .s_q = 300,
+           .s_kv = 300,
+           .layout = Layout::with_text_and_padding,
+           .rope = rope,
+           .mask = true});
+  for (const double scale : {-0.088, 1e-30, 3.0, -0.0})
+    add({.name = "scale", .s_q = 130, .s_kv = 260, .d = 128, .scale = scale});
+  add({.name = "negative scale, Hadamard", .recipe = "vc8-paper", .s_q = 130, .scale = -0.1});
+  add({.name = "no lse", .s_q = 130, .lse = false});
+  for (const double magnitude : {1e-33, 1e4, 1e12, 1e30})
+    add({.name = "magnitude",
+         .dtype = DType::fp32,
+         .h_q = 2,
+         .h_kv = 2,
+         .s_q = 130,
+         .s_kv = 300,
+         .d = 64,
+         .magnitude = magnitude});
+  add({.name = "zeros", .s_q = 130, .s_kv = 300, .magnitude = 0.0, .k_mean = 0.0, .v_mean = 0.0});
+  add({.name = "no keys", .h_q = 2, .h_kv = 2, .s_q = 130, .s_kv = 0});
+  add({.name = "no queries", .h_q = 2, .h_kv = 2, .s_q = 0, .s_kv = 130});
+  add({.name = "cross attention", .h_q = 2, .h_kv = 2, .s_q = 300, .s_kv = 77, .lens = true});
+  // More chunks than the layout pass has threads, more rank groups than a tree has leaves.
+  add({.name = "long", .s_q = 3, .s_kv = 140000, .d = 1, .mask = true});
+  add({.name = "non-finite",
+       .dtype = DType::fp32,
+       .h_q = 4,
+       .h_kv = 2,
+       .s_q = 130,
+       .s_kv = 300,
+       .nonfinite = true});
+  add({.name = "2^31 elements",
+       .h_q = 2,
+       .h_kv = 2,
+       .s_q = 130,
+       .s_kv = 140,
+       .d = 64,
+       .memory = Memory::far_apart});
+  return c;
+}
+
+// Zeroed pages that exist once they are touched: far_apart tensors span gigabytes.
+class LazyBytes {
+ public:
+  explicit LazyBytes(size_t n) : size_(std::max<size_t>(n, 1)) {
+    data_ = static_cast<uint8_t*>(mmap(nullptr, size_, PROT_READ | PROT_WRITE,
+                                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+    if (data_ == MAP_FAILED) std::abort();
+  }
+  ~LazyBytes() { munmap(data_, size_); }
+  LazyBytes(const LazyBytes&) = delete;
+  LazyBytes& operator=(const LazyBytes&) = delete;
+  uint8_t* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  uint8_t* data_;
+  size_t size_;
+};
+
+// Everything of a case on the host. `request` points to host memory; a device test re-points it.
+struct PrepProblem {
+  PrepCase shape;
+  std::unique_ptr<LazyBytes> storage[3];  // q, k, v; fused_qkv: all in the first
+  spec::Problem problem;                  // as the specification sees it
+  kernels::prep::PrepParams request;
+  std::vector<float> cos, sin;
+  std::vector<int32_t> kv_lens;
+  std::vector<uint8_t> key_mask;
+  std::vector<int32_t> order;                                       // by kv block
+  std::vector<std::vector<std::vector<int64_t>>> order_by_segment;  // [sub * h_kv + head]
+
+  explicit PrepProblem(const PrepCase& c);
+  PrepProblem(const PrepProblem&) = delete;
+  PrepProblem& operator=(const PrepProblem&) = delete;
+
+ private:
+  void place(int which, spec::TensorView& t, int64_t h, int64_t s);
+  void fill(spec::TensorView& t, Random& rng, double sigma, double mean, bool channel_means);
+  void make_rope();
+  void make_segments(Random& rng);
+  void make_order(Random& rng);
+};
+
+inline void PrepProblem::place(int which, spec::TensorView& t, int64_t h, int64_t s) {
+  const PrepCase& c = shape;
+  const int64_t d = c.d, b = c.b;
+  t.dtype = c.dtype;
+  t.shape = {b, h, s, d};
+  int64_t first = 0;
+  switch (c.memory) {
+    case Memory::hnd:
+      t.stride = {h * s * d, s * d, d, 1};
+      break;
+    case Memory::nhd:
+      t.stride = {s * h * d, d, h * d, 1};
+      break;
+    case Memory::fused_qkv:
+      t.stride = {s * 3 * h * d, d, 3 * h * d, 1};
+      first = which * h * d;
+      break;
+    case Memory::misaligned:
+      t.stride = {h * s * (d + 3) + 5, s * (d + 3) + 1, d + 3, 1};
+      first = 1;
+      break;
+    case Memory::shared_heads:
+      t.stride = {s * d, 0, d, 1};
+      break;
+    case Memory::shared_tokens:
+      t.stride = {h * d, d, 0, 1};
+      break;
+    case Memory::shared_batches:
+      t.stride = {0, s * d, d, 1};
+      break;
+    case Memory::far_apart:
+      t.stride = {h * ((int64_t{1} << 31) + 64), (int64_t{1} << 31) + 64, d, 1};
+      break;
+  }
+  const int64_t last = first + (b - 1) * t.stride[0] + (h - 1) * t.stride[1] +
+                       std::max<int64_t>(s - 1, 0) * t.stride[2] + 3 * d + 8;
+  auto& bytes = storage[c.memory == Memory::fused_qkv ? 0 : which];
+  if (bytes == nullptr)
+    bytes = std::make_unique<LazyBytes>(static_cast<size_t>(last * spec::dtype_bytes(c.dtype)));
+  t.data = bytes->data() + first * spec::dtype_bytes(c.dtype);
+}
+
+inline void PrepProblem::fill(spec::TensorView& t, Random& rng, double sigma, double mean,
+                              bool channel_means) {
+  std::vector<double> offset(static_cast<size_t>(shape.d), mean);
+  if (channel_means)
+    for (double& x : offset) x *= 4.0 * rng.normal();
+  auto* base = static_cast<uint8_t*>(const_cast<void*>(t.data));
+  for (int64_t b = 0; b < t.shape[0]; ++b)
+    for (int64_t h = 0; h < t.shape[1]; ++h)
+      for (int64_t s = 0; s < t.shape[2]; ++s)
+        for (int64_t i = 0; i < shape.d; ++i) {
+          auto x =
+              static_cast<float>(sigma * rng.normal() + sigma * offset[static_cast<size_t>(i)]);
+          if (shape.nonfinite && h < t.shape[1] / shape.h_kv && rng.next() % 8 == 0)
+            x = (s + i) % 2 == 0 ? NAN : INFINITY;
+          const int64_t at = b * t.stride[0] + h * t.stride[1] + s * t.stride[2] + i;
+          if (t.dtype == spec::DType::fp32) {
+            std::memcpy(base + at * 4, &x, 4);
+          } else {
+            const uint16_t bits =
+                t.dtype == spec::DType::bf16 ? spec::bf16_encode(x) : spec::fp16_encode_sat(x);
+            std::memcpy(base + at * 2, &bits, 2);
+          }
+        }
+}
+
+inline void PrepProblem::make_rope() {
+  const PrepCase& c = shape;
+  const auto convention = c.rope == RopeKind::half || c.rope == RopeKind::table_half
+                              ? spec::RopeConvention::half
+                              : spec::RopeConvention::interleaved;
+  if (c.rope == RopeKind::interleaved || c.rope == RopeKind::half) {
+    // Begins and ends inside the tokens; partial rotation of the half form, as MiniMax-H3's.
+    const std::array<int, 3> axes =
+        c.rope == RopeKind::half ? std::array<int, 3>{32, 32, 32} : std::array<int, 3>{44, 42, 42};
+    problem.rope = spec::make_rope(convention, axes, 10000.0, {4, 7, 9}, 11);
+  } else if (c.rope != RopeKind::none) {
+    const int rotated = c.rope == RopeKind::table_half ? 96 : 128;
+    for (int64_t i = 0; i < c.s_q * rotated / 2; ++i) {
+      cos.push_back(static_cast<float>(std::cos(0.37 * static_cast<double>(i))));
+      sin.push_back(static_cast<float>(std::sin(0.37 * static_cast<double>(i))));
+    }
+    problem.rope = spec::make_rope_from_tables(convention, rotated, cos.data(), sin.data(), c.s_q);
+  }
+}
+
+inline void PrepProblem::make_segments(Random& rng) {
+  const PrepCase& c = shape;
+  if (c.lens) {
+    const int64_t length[3] = {c.s_kv * 5 / 7, 0, c.s_kv};
+    for (int64_t b = 0; b < c.b; ++b) kv_lens.push_back(static_cast<int32_t>(length[b % 3]));
+  }
+  if (c.mask)
+    for (int64_t b = 0; b < c.b; ++b)  // the last batch of several has no key at all
+      for (int64_t t = 0; t < c.s_kv; ++t)
+        key_mask.push_back(b != 2 && rng.next() % 5 > static_cast<uint64_t>(b) ? 1 : 0);
+
+  auto& segments = request.segments;
+  if (c.layout == Layout::one) {
+    segments.push_back({0, c.s_kv});
+  } else if (c.layout == Layout::with_text_and_padding) {
+    segments.push_back({0, c.s_kv * 2 / 3});  // [2/3, 3/4) is padding
+    segments.push_back({c.s_kv * 3 / 4, c.s_kv / 8});
+    segments.push_back({c.s_kv * 3 / 4 + c.s_kv / 8, 1});
+  } else {
+    segments = {{0, 128}, {128, 1}, {129, 700}, {829, c.s_kv - 829}};
+  }
+  for (int64_t b = 0; b < c.b; ++b) {
+    if (c.layout != Layout::sequences) {
+      request.subs.push_back({b, 0, c.s_q, 0, static_cast<int64_t>(segments.size())});
+      continue;
+    }
+    for (size_t i = 0; i < segments.size(); ++i)  // the second one is padding: its queries get 0
+      request.subs.push_back({b, segments[i].begin, segments[i].len, static_cast<int64_t>(i),
+                              i == 1 ? int64_t{0} : int64_t{1}});
+  }
+  for (const kernels::prep::Sub& s : request.subs) {
+    spec::SubProblem sub;
+    sub.batch = s.batch;
+    sub.q_begin = s.q_begin;
+    sub.q_len = s.q_len;
+    for (int64_t i = 0; i < s.n_segments; ++i) {
+      const auto& segment = segments[static_cast<size_t>(s.first_segment + i)];
+      std::vector<int64_t> valid;
+      for (int64_t t = segment.begin; t < segment.begin + segment.len; ++t) {
+        if (c.lens && t >= kv_lens[static_cast<size_t>(s.batch)]) continue;
+        if (c.mask && key_mask[static_cast<size_t>(s.batch * c.s_kv + t)] == 0) continue;
+        valid.push_back(t);
+      }
+      if (valid.empty()) continue;
+      sub.segments.push_back(valid);
+      sub.segment_info.push_back({segment.begin, segment.len, 0});
+    }
+    problem.subs.push_back(std::move(sub));
+  }
+}
+
+inline void PrepProblem::make_order(Random& rng) {
+  const kernels::prep::Layout layout(request);
+  for (size_t i = 0; i < problem.subs.size(); ++i)
+    for (int64_t h = 0; h < shape.h_kv; ++h) {
+      auto tokens = problem.subs[i].segments;
+      if (shape.shuffled)
+        for (auto& segment : tokens)
+          for (size_t n = segment.size(); n > 1; --n)
+            std::swap(segment[n - 1], segment[rng.next() % n]);
+      const kernels::SubInfo& info = layout.sub_info[i];
+      if (shape.shuffled) {
+        order.resize(static_cast<size_t>((info.kv_block_base + (h + 1) * info.kv_block_stride) *
+                                         spec::kBlock),
+                     -1);
+        auto at =
+            static_cast<size_t>((info.kv_block_base + h * info.kv_block_stride) * spec::kBlock);
+        for (const auto& segment : tokens) {
+          for (const int64_t t : segment) order[at++] = static_cast<int32_t>(t);
+          at = (at + spec::kBlock - 1) / spec::kBlock * spec::kBlock;
+        }
+      }
+      order_by_segment.push_back(std::move(tokens));
+    }
+}
+
+inline PrepProblem::PrepProblem(const PrepCase& c) : shape(c) {
+  Random rng(static_cast<uint64_t>(c.s_kv * 131 + c.d));
+  spec::Problem& p = problem;
+  place(0, p.q, c.h_q, c.s_q);
+  place(1, p.k, c.h_kv, c.s_kv);
+  place(2, p.v, c.h_kv, c.s_kv);
+  fill(p.q, rng, c.magnitude, 0.0, false);
+  fill(p.k, rng, c.magnitude, c.k_mean, true);
+  fill(p.v, rng, c.magnitude, c.v_mean, true);
+  p.batches = c.b;
+  p.h_q = c.h_q;
+  p.h_kv = c.h_kv;
+  p.s_q = c.s_q;
+  p.s_kv = c.s_kv;
+  p.d = c.d;
+  p.d_pad = spec::padded_head_dim(c.d);
+  p.scale =
+      c.scale != 0.0 || std::signbit(c.scale) ? c.scale : 1.0 / std::sqrt(static_cast<double>(c.d));
+  p.recipe = spec::find_recipe(c.recipe);
+  p.hadamard = p.recipe->hadamard;
+  make_rope();
+  make_segments(rng);
+  request.q = p.q;
+  request.k = p.k;
+  request.v = p.v;
+  request.scale = p.scale;
+  request.recipe = p.recipe;
+  request.hadamard = p.hadamard;
+  request.rope = c.rope == RopeKind::none ? nullptr : &p.rope;
+  request.kv_lens = c.lens ? kv_lens.data() : nullptr;
+  request.key_mask = c.mask ? key_mask.data() : nullptr;
+  request.lse = c.lse;
+  make_order(rng);
+  request.order = c.shuffled ? order.data() : nullptr;
+}
+
+// Compares a prepared workspace (host memory) with the specification, byte for byte. Returns the
+// first difference, or an empty string.
+class PrepComparison {
+ public:
+  PrepComparison(const PrepProblem& host, const kernels::AttentionParams& got,
+                 const float* k_offset, const float* energy_removed)
+      : host_(host), p_(host.problem), got_(got), k_offset_(k_offset), energy_(energy_removed) {}
+
+  std::string run() {
+    std::string first;
+    const auto n_subs = static_cast<int64_t>(p_.subs.size());
+#pragma omp parallel for schedule(dynamic) collapse(2)
+    for (int64_t i = 0; i < n_subs; ++i)
+      for (int64_t h = 0; h < p_.h_kv; ++h) {
+        if (host_.shape.nonfinite && h == 0) continue;
+        const std::string problem = compare_head(static_cast<size_t>(i), h);
+        if (problem.empty()) continue;
+#pragma omp critical
+        if (first.empty()) first = problem;
+      }
+    return first;
+  }
+
+ private:
+  static std::string difference(const char* what, size_t sub, int64_t head, int64_t item,
+                                const void* got, const void* want, size_t n) {
+    if (std::memcmp(got, want, n) == 0) return {};
+    size_t at = 0, count = 0;
+    for (size_t i = n; i-- > 0;)
+      if (static_cast<const uint8_t*>(got)[i] != static_cast<const uint8_t*>(want)[i]) {
+        at = i;
+        ++count;
+      }
+    char text[240];
+    std::snprintf(text, sizeof text,
+                  "%s of sub %zu head %lld item %lld: %zu of %zu bytes differ, first at %zu: %02x "
+                  "instead of %02x",
+                  what, sub, static_cast<long long>(head), static_cast<long long>(item), count, n,
+                  at, static_cast<const uint8_t*>(got)[at], static_cast<const uint8_t*>(want)[at]);
+    return text;
+  }
+
+  // One kv head and the query heads that read it.
+  std::string compare_head(size_t i, int64_t h) {
+    const spec::SubProblem& sub = p_.subs[i];
+    const kernels::SubInfo& info = got_.subs[i];
+    if (info.n_blocks != sub.n_blocks()) return "n_blocks of sub " + std::to_string(i);
+    const int d = p_.d_pad;
+    const size_t unit = i * static_cast<size_t>(p_.h_kv) + static_cast<size_t>(h);
+    spec::OwnedKv owned;
+    spec::allocate(*p_.recipe, sub.n_valid(), sub.n_blocks(), d, owned);
+    spec::prepare_kv(p_, sub, h, host_.order_by_segment[unit], owned.view);
+    const spec::KvOperands& kv = owned.view;
+    const auto d_bytes = static_cast<size_t>(d) * 4;
+    std::string bad =
+        difference("k_offset", i, h, 0, k_offset_ + unit * d_bytes / 4, kv.k_offset, d_bytes);
+    if (bad.empty())
+      bad = difference("s_v", i, h, 0, got_.s_v + unit * d_bytes / 4, kv.s_v, d_bytes);
+    const float f = kv.stats->energy_removed;
+    if (bad.empty() && !(std::isnan(f) && std::isnan(energy_[unit])))
+      bad = difference("energy_removed", i, h, 0, energy_ + unit, &f, 4);
+    for (int64_t j = 0; j < kv.n_blocks && bad.empty(); ++j) bad = compare_block(i, h, j, kv, info);
+    for (int64_t g = h * (p_.h_q / p_.h_kv); g < (h + 1) * (p_.h_q / p_.h_kv) && bad.empty(); ++g)
+      bad = compare_queries(i, g, kv, info);
+    return bad;
+  }
+
+  std::string compare_block(size_t i, int64_t h, int64_t j, const spec::KvOperands& kv,
+                            const kernels::SubInfo& info) {
+    const int d = p_.d_pad;
+    const int64_t at = info.kv_block_base + h * info.kv_block_stride + j;
+    std::vector<uint8_t> tile(static_cast<size_t>(spec::t128_v_tile_bytes(d)));
+    uint8_t valid[spec::kBlock];
+    for (int64_t n = 0; n < spec::kBlock; ++n) valid[n] = kv.order[j * spec::kBlock + n] >= 0;
+    const auto qk_bytes = static_cast<size_t>(spec::t128_qk_tile_bytes(d));
+    spec::t128_store_qk(kv.k_codes + j * spec::kBlock * d, d, tile.data());
+    std::string bad = difference("k_scale", i, h, j, got_.k_scale + at * 4, kv.k_scale + j * 4, 16);
+    if (bad.empty())
+      bad = difference("k tile", i, h, j, got_.k_tiles + static_cast<size_t>(at) * qk_bytes,
+                       tile.data(), qk_bytes);
+    spec::t128_store_v(kv.v_codes + j * spec::kBlock * d, valid, d, static_cast<int>(j % 8),
+                       tile.data());
+    if (bad.empty())
+      bad = difference("v tile", i, h, j, got_.v_tiles + static_cast<size_t>(at) * tile.size(),
+                       tile.data(), tile.size());
+    if (j % 8 != 0 || !bad.empty()) return bad;
+    const int64_t group = info.mu_group_base + h * info.mu_group_stride + j / 8;
+    const auto mu_bytes = static_cast<size_t>(spec::t128_mu_tile_bytes(d));
+    spec::t128_store_mu(kv.mu + j * d, static_cast<int>(std::min<int64_t>(8, kv.n_blocks - j)), d,
+                        tile.data());
+    return difference("mu tile", i, h, j / 8, got_.mu_tiles + static_cast<size_t>(group) * mu_bytes,
+                      tile.data(), mu_bytes);
+  }
+
+  std::string compare_queries(size_t i, int64_t head, const spec::KvOperands& kv,
+                              const kernels::SubInfo& info) {
+    const int d = p_.d_pad;
+    const spec::SubProblem& sub = p_.subs[i];
+    spec::OwnedQ owned;
+    spec::allocate(*p_.recipe, sub.q_len, d, host_.shape.lse, owned);
+    spec::prepare_q(p_, sub, head, kv.k_offset, owned.view);
+    const spec::QOperands& q = owned.view;
+    const int32_t e = spec::overflow_exponent(p_, *q.max_q_scale, kv.stats->max_k_scale);
+    std::string bad = difference("exponent", i, head, 0,
+                                 got_.exponent + static_cast<int64_t>(i) * p_.h_q + head, &e, 4);
+    const auto tile_bytes = static_cast<size_t>(spec::t128_qk_tile_bytes(d));
+    std::vector<uint8_t> rows(tile_bytes), tile(tile_bytes);
+    for (int64_t t = 0; t * 128 < q.rows && bad.empty(); ++t) {
+      const int64_t at = info.q_tile_base + head * info.n_q_tiles + t;
+      const int64_t n = std::min<int64_t>(128, q.rows - t * 128);
+      std::fill(rows.begin(), rows.end(), uint8_t{0});
+      std::copy_n(q.q_codes + t * 128 * d, n * d, rows.data());
+      spec::t128_store_qk(rows.data(), d, tile.data());
+      float unit[64];
+      for (int64_t w = 0; w < 64; ++w) {
+        const int64_t row = t * 128 + w / 8 * 16 + w % 8;
+        unit[w] = row < q.rows ? spec::query_unit(p_, q, row, e) : 0.0f;
+      }
+      bad = difference("q tile", i, head, t, got_.q_tiles + static_cast<size_t>(at) * tile_bytes,
+                       tile.data(), tile_bytes);
+      if (bad.empty())
+        bad = difference("q_unit", i, head, t, got_.q_unit + at * 64, unit, sizeof unit);
+      if (bad.empty() && host_.shape.lse)
+        bad = difference("qk_offset", i, head, t, got_.qk_offset + at * 128, q.qk_offset + t * 128,
+                         static_cast<size_t>(n) * 4);
+    }
+    return bad;
+  }
+
+  const PrepProblem& host_;
+  const spec::Problem& p_;
+  const kernels::AttentionParams& got_;
+  const float* k_offset_;
+  const float* energy_;
+};
+
+}  // namespace vca::tests
