@@ -182,7 +182,7 @@ TEST(BugB22, SlowlyRisingMaxima) {
 }
 
 TEST(BugB23, ErrorIsFlatInLength) {
-  for (const float logit_std : {1.0f, 4.0f, 8.0f}) {
+  for (const float logit_std : {1.0f, 4.0f, 8.0f, 16.0f}) {
     double error[2];
     int at = 0;
     for (const int64_t s_kv : {2048, 16384}) {
