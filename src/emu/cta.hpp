@@ -78,6 +78,7 @@ class Cta {
   void cancel_all();
   void check_at_exit();
   std::string deadlock_report() const;
+  std::string describe_place(const Thread& thread) const;
   void leave(bool ending);
 
   const LaunchConfig& config_;
