@@ -29,13 +29,8 @@ inline float sub_rd(float a, float b) {
   return above && sum != 0.0 ? real(down) : nearest;
 }
 
-inline float ceil_sixteenth(float x) {
-  const bool in_range = x > -524288.0f && x < 524288.0f;
-  const float scaled = in_range ? x * 16.0f : 0.0f;
-  const float truncated = (float)(int32_t)scaled;
-  const float up = truncated < scaled ? truncated + 1.0f : truncated;
-  return in_range ? up * 0.0625f : x;
-}
+// RU(x + 1.5 * 2^19) - 1.5 * 2^19: spec/arith.hpp says why.
+inline float ceil_sixteenth(float x) { return -sub_rd(-x, 786432.0f) - 786432.0f; }
 
 inline float pow2_code(const uint32_t* fractions, float d) {
   if (!(d >= -1008.0f)) return 0.0f;

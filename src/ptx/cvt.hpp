@@ -10,15 +10,15 @@ namespace vca::ptx {
 VCA_DEVICE float cvt_rn_f32_s32(int32_t x);  // cvt.rn.f32.s32 (PTX ISA 9.7.9.22)
 VCA_DEVICE float mul_rp(float a, float b);   // mul.rp.f32: rounded up (9.7.3.4)
 VCA_DEVICE float sub_rm(float a, float b);   // sub.rm.f32: rounded down (9.7.3.3)
+VCA_DEVICE float add_rp(float a, float b);   // add.rp.f32: rounded up
 VCA_DEVICE float mul_rn(float a, float b);
 VCA_DEVICE float add_rn(float a, float b);
 VCA_DEVICE float fma_rn(float a, float b, float c);  // fma.rn.f32 (9.7.3.6)
 VCA_DEVICE float abs_f32(float x);
 VCA_DEVICE float max_f32(float a, float b);  // max.f32, no NaN expected
-VCA_DEVICE uint32_t float_bits(float x);  // mov.b32
+VCA_DEVICE uint32_t float_bits(float x);     // mov.b32
 VCA_DEVICE float bits_float(uint32_t bits);
-VCA_DEVICE float ceil_f32(float x);                  // cvt.rpi.f32.f32
-VCA_DEVICE float rcp_rn(float x);                    // rcp.rn.f32 (9.7.3.13)
+VCA_DEVICE float rcp_rn(float x);  // rcp.rn.f32 (9.7.3.13)
 VCA_DEVICE float ex2_approx(
     float x);  // ex2.approx.f32 (9.7.3.20): see the table in docs/kernel-sm90.md
 VCA_DEVICE uint32_t cvt_rna_tf32_f32(float x);  // cvt.rna.tf32.f32

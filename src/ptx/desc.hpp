@@ -28,10 +28,15 @@ constexpr uint64_t matrix_desc_bits(uint32_t smem_address, Swizzle s) {
 }
 
 VCA_DEVICE MatrixDesc matrix_desc(SmemAddr start, Swizzle s) {
-  return {matrix_desc_bits(start.value, s)};
+  return {(start.value & 0x3FFFFu) >> 4 | 1u << 16,
+          static_cast<uint32_t>(matrix_desc_bits(0, s) >> 32)};
 }
-// `bytes` further along K (inside the swizzled row) or along tiles: a multiple of 16.
-VCA_DEVICE MatrixDesc advance(MatrixDesc d, uint32_t bytes) { return {d.bits + (bytes >> 4)}; }
+// `bytes` further along K (inside the swizzled row) or along tiles: a multiple of 16. The start
+// address is a 14-bit field below a zero bit, and shared memory is smaller than it reaches: no
+// carry into the next field.
+VCA_DEVICE MatrixDesc advance(MatrixDesc d, uint32_t bytes) {
+  return {d.low + (bytes >> 4), d.high};
+}
 
 // The swizzle itself: 16-byte chunk index xor row bits (Figure "128B swizzle mode" and its 64 and
 // 32 byte forms).

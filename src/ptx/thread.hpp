@@ -10,14 +10,15 @@ VCA_DEVICE uint32_t thread_index();  // %tid.x             (PTX ISA 10.1)
 VCA_DEVICE uint32_t cta_index();     // %ctaid.x           (10.6)
 VCA_DEVICE uint32_t grid_size();     // %nctaid.x          (10.7)
 
-// Start of the CTA's dynamic shared memory; the launch aligns it to 1024 bytes, as swizzled tiles need.
+// Start of the CTA's dynamic shared memory; the launch aligns it to 1024 bytes, as swizzled tiles
+// need.
 VCA_DEVICE SmemAddr dynamic_smem();
 
 // shfl.sync.bfly.b32 over the full warp (9.7.9.6).
 VCA_DEVICE float shfl_sync_bfly(float value, uint32_t lane_mask);
 VCA_DEVICE int32_t shfl_sync_bfly(int32_t value, uint32_t lane_mask);
-// The value of lane 0, known to the compiler to be the same in the whole warp (shfl.sync.idx.b32): what is computed from it
-// can live in uniform registers.
+// The value of lane 0, known to the compiler to be the same in the whole warp (shfl.sync.idx.b32):
+// what is computed from it can live in uniform registers.
 VCA_DEVICE uint32_t warp_uniform(uint32_t value);
 // vote.sync.any.pred over the full warp (9.7.13.7).
 VCA_DEVICE bool vote_sync_any(bool predicate);

@@ -20,9 +20,12 @@ struct SmemAddr {
 };
 VCA_DEVICE SmemAddr operator+(SmemAddr a, uint32_t bytes) { return {a.value + bytes}; }
 
-// Matrix descriptor of wgmma (PTX ISA 9.7.15.5.1), built by desc.hpp.
+// Matrix descriptor of wgmma (PTX ISA 9.7.15.5.1), built by desc.hpp. Two words, because only the
+// start address in the low one ever moves: 64-bit additions would cost carries on the path to every
+// MMA.
 struct MatrixDesc {
-  uint64_t bits = 0;
+  uint32_t low = 0, high = 0;
+  VCA_DEVICE constexpr uint64_t bits() const { return uint64_t{high} << 32 | low; }
 };
 
 }  // namespace vca::ptx

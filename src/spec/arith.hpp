@@ -87,16 +87,15 @@ constexpr float rna_tf32(float x) {
   return float_from_bits(select_bits((bits & 0x7F800000u) == 0x7F800000u, bits, rounded));
 }
 
-// ⌈16x⌉/16 exactly, the sign of a zero being that of x. From 2¹⁹ on every float is a multiple of
-// 1/16: identity, also for Inf and NaN.
-constexpr float ceil_sixteenth(float x) {
-  const bool in_range = (float_bits(x) & 0x7FFFFFFFu) < 0x49000000u;  // |x| < 2¹⁹
-  const float scaled = select_float(in_range, x, 0.0f) * 16.0f;  // exact: a power of two, < 2²³
-  const float truncated = static_cast<float>(static_cast<int32_t>(scaled));
-  const float up = truncated + select_float(truncated < scaled, 1.0f, 0.0f);
-  const uint32_t sign = float_bits(x) & 0x80000000u;
-  return float_from_bits(select_bits(in_range, float_bits(up * 0.0625f) | sign, float_bits(x)));
-}
+// a + b rounded towards +Inf (PTX add.rp.f32): the mirror image of sub_rd.
+constexpr float add_ru(float a, float b) { return -sub_rd(-a, b); }
+
+// x rounded up to a multiple of 1/16: RU(x + 1.5·2¹⁹) − 1.5·2¹⁹, two additions on any chip. Below 2¹⁸ in
+// magnitude the sum lies in [2¹⁹, 2²⁰), whose floats are the multiples of 1/16, so the result is ⌈16x⌉/16; up to
+// 2²³ (B6 keeps scores below) it is the next multiple of a coarser power of two. Never below x; the subtraction
+// is exact. An exact zero is +0.
+inline constexpr float kCeilMagic = 786432.0f;
+constexpr float ceil_sixteenth(float x) { return add_ru(x, kCeilMagic) - kCeilMagic; }
 
 // ---- powers of two -------------------------------------------------------------------------
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Consumer warpgroup: 64 query rows. Scores run one block ahead of values. An iteration issues QK(j+1), merges what PV(j-1)
-// left in registers while that runs, and issues PV(j); so the tensor cores get work before the CUDA cores do theirs:
+// Consumer warpgroup: 64 query rows. Scores run one block ahead of values. An iteration issues
+// QK(j+1), merges what PV(j-1) left in registers while that runs, and issues PV(j); so the tensor
+// cores get work before the CUDA cores do theirs:
 //
 //   tensor     QK(j+1) ......... | PV(j) ............ |
 //   registers  merge(j-1), rescale | softmax(j+1)       | pack(j+1)
 //
-// The stream of scores is independent of tile borders: the last iteration of a tile computes the first scores of the next.
-// Every MMA is issued and awaited in the same iteration: ptxas serialises wgmma whose accumulators cross the back edge (C7514).
+// The last iteration of a tile computes the first scores of the next one. It is a copy of its own,
+// so that the hot loop has no question about tiles in it. Every MMA is issued and awaited in the
+// same iteration: ptxas serialises wgmma whose accumulators cross the back edge (C7514).
 #pragma once
 
 #include "kernels/common/scheduler.hpp"
@@ -21,20 +23,25 @@ template <Config C>
 class Consumer {
  public:
   VCA_DEVICE Consumer(const AttentionParams& p, ptx::SmemAddr smem, uint32_t group)
-      : p_(p), smem_(smem), group_(group), scores_(p, ptx::cta_index()) {}
+      : p_(p), smem_(smem), group_(group), lane_(ptx::thread_index() % 32u) {}
 
   VCA_DEVICE void run() {
     TileScheduler scheduler(p_, ptx::cta_index());
     Tile tile = scheduler.next();
     if (!tile.valid) return;
-    if constexpr (C.ping_pong)
-      if (group_ == 1) ptx::bar_arrive(1u, 256u);  // consumer 0 begins
+    open_tile(tile);
+    wait_stage();
     issue_scores();
     ptx::wgmma_wait_group<0>();
     keep_scores();
-    softmax();
+    softmax(true);
+    release_stage();
     pack_codes(s_, p_codes_);
-    for (; tile.valid; tile = scheduler.next()) run_tile(tile);
+    while (tile.valid) {
+      const Tile next = scheduler.next();
+      run_tile(tile, next);
+      tile = next;
+    }
   }
 
  private:
@@ -43,51 +50,43 @@ class Consumer {
   static constexpr bool kLocal = C.form == Form::local;
   static constexpr float kMinusInf = -3.0e38f;  // finite: old - new stays a number, its factor is 0
 
-  VCA_DEVICE uint32_t lane() const { return ptx::thread_index() % 32u; }
-  VCA_DEVICE uint32_t warp() const { return ptx::thread_index() % 128u / 32u; }
-
   // Buffers that only wgmma reads: one arrival a warpgroup, after its wait_group.
   VCA_DEVICE void release(uint32_t barrier) {
     if (ptx::thread_index() % 128u == 0u) ptx::mbarrier_arrive(smem_ + barrier);
   }
+  VCA_DEVICE void wait_stage() {
+    ptx::mbarrier_wait_parity(smem_ + C.full(0) + 8u * stage_.index(), stage_.parity());
+  }
+  VCA_DEVICE void release_stage() {
+    if (lane_ == 0) ptx::mbarrier_arrive(smem_ + C.empty(0) + 8u * stage_.index());
+    stage_.advance();
+  }
 
-  // Issues Q.K of the next block of the score stream. When the stream has ended the last operands are used once more:
-  // they stay in place, since nothing is loaded any more, and the result is never read.
+  // The scores from now on belong to `tile`.
+  VCA_DEVICE void open_tile(const Tile& tile) {
+    // Query factors of rows r and r + 8: one value, they share a scale (B4).
+    unit_ = p_.q_unit[tile.q_tile * 64 + (group_ * 4 + ptx::thread_index() % 128u / 32u) * 8 +
+                      lane_ / 4u];
+    ptx::mbarrier_wait_parity(smem_ + C.q_full(q_.index()), q_.parity());
+    q_desc_ = ptx::matrix_desc(smem_ + C.q_offset(q_.index()) + group_ * (C.qk_tile_bytes() / 2u),
+                               C.qk_swizzle());
+  }
+
   VCA_DEVICE void issue_scores() {
-    if (score_blocks_left_ == 0) {
-      const Tile tile = scores_.next();
-      fresh_ = true;
-      real_ = tile.valid;
-      if (real_) {
-        if (started_) q_.advance();
-        started_ = true;
-        // Query factors of rows r and r + 8: one value, they share a scale (B4).
-        unit_ = p_.q_unit[tile.q_tile * 64 + (group_ * 4 + warp()) * 8 + lane() / 4u];
-        score_blocks_left_ = tile.n_blocks;
-        ptx::mbarrier_wait_parity(smem_ + C.q_full(q_.index), q_.parity);
-        q_desc_ = ptx::matrix_desc(smem_ + C.q_offset(q_.index) + group_ * (C.qk_tile_bytes() / 2u), C.qk_swizzle());
-      }
-    } else {
-      fresh_ = false;
-    }
-    if (real_) {
-      ptx::mbarrier_wait_parity(smem_ + C.k_full(k_.index), k_.parity);
-      k_stage_ = static_cast<uint32_t>(k_.index);
-      --score_blocks_left_;
-    }
     const ptx::MatrixDesc k = ptx::advance(ptx::matrix_desc(smem_ + C.k_offset(0), C.qk_swizzle()),
-                                           k_stage_ * C.qk_tile_bytes());
+                                           stage_.index() * C.stage_bytes());
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < C.qk_steps(); ++step)
-      ptx::wgmma_m64n128k32_s32_s8_s8(s_, ptx::advance(q_desc_, 32u * step), ptx::advance(k, 32u * step), step != 0);
+      ptx::wgmma_m64n128k32_s32_s8_s8(s_, ptx::advance(q_desc_, 32u * step),
+                                      ptx::advance(k, 32u * step), step != 0);
     ptx::wgmma_commit_group();
   }
 
   VCA_DEVICE void issue_values(float (&into)[kORegs], bool accumulate) {
-    ptx::mbarrier_wait_parity(smem_ + C.v_full(v_.index), v_.parity);
-    const ptx::MatrixDesc v = ptx::advance(ptx::matrix_desc(smem_ + C.v_offset(0), ptx::Swizzle::b128),
-                                           static_cast<uint32_t>(v_.index) * C.v_stage_bytes());
+    const ptx::MatrixDesc v =
+        ptx::advance(ptx::matrix_desc(smem_ + C.v_offset(0), ptx::Swizzle::b128),
+                     stage_.index() * C.stage_bytes());
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
@@ -101,37 +100,39 @@ class Consumer {
     ptx::wgmma_commit_group();
   }
 
-  // Maximum, rescale factors and code arguments of the finished scores in s_.
-  VCA_DEVICE void softmax() {
-    const float scale = ptx::ld_shared_f32(smem_ + C.k_scale_offset(0) + 16u * k_stage_ + 4u * (lane() % 4u));
+  // Maximum, rescale factors and code arguments of the finished scores in s_. `fresh`: first block
+  // of a tile.
+  VCA_DEVICE void softmax(bool fresh) {
+    const float scale =
+        ptx::ld_shared_f32(smem_ + C.k_scale_offset(0) + 16u * stage_.index() + 4u * (lane_ % 4u));
     const float factor = ptx::mul_rn(unit_, scale);
-    if (real_) {
-      // The K stage holds the key scales too, which every warp loads itself: one arrival a warp.
-      if (lane() == 0) ptx::mbarrier_arrive(smem_ + C.k_empty(k_.index));
-      k_.advance();
-      if (score_blocks_left_ == 0) release(C.q_empty(q_.index));
-    }
     const RowPair a = {factor, factor};
     const RowPair blk = block_maximum(s_, a);
-    const RowPair old = fresh_ ? RowPair{kMinusInf, kMinusInf} : m_;
+    const RowPair old = fresh ? RowPair{kMinusInf, kMinusInf} : m_;
     m_ = {ptx::max_f32(old.r0, blk.r0), ptx::max_f32(old.r1, blk.r1)};
     const bool up0 = blk.r0 > old.r0, up1 = blk.r1 > old.r1;
     moved_ = ptx::vote_sync_any(up0 || up1);
+    const RowPair reference = kLocal ? blk : m_;
+    code_arguments(s_, a, {ptx::sub_rm(p_.top, reference.r0), ptx::sub_rm(p_.top, reference.r1)});
+    keep_scores();
+    // Rescale factors last and behind a branch: a block boundary keeps ptxas from hoisting the wait
+    // for PV(j) above the arithmetic on the scores, which is there to hide it.
     const ptx::SmemAddr table = smem_ + C.exp2_offset();
-    // Of alpha = 2^((old - new)/8) and w = 2^((blk - new)/8) one is always 1: new is old or blk.
     if constexpr (kLocal) {
-      const float f0 = rescale_factor(-ptx::abs_f32(ptx::add_rn(old.r0, -blk.r0)), table);
-      const float f1 = rescale_factor(-ptx::abs_f32(ptx::add_rn(old.r1, -blk.r1)), table);
-      alpha_ = {up0 ? f0 : 1.0f, up1 ? f1 : 1.0f};
-      weight_ = {up0 ? 1.0f : f0, up1 ? 1.0f : f1};
-      code_arguments(s_, a, {ptx::sub_rm(p_.top, blk.r0), ptx::sub_rm(p_.top, blk.r1)});
+      // Of alpha = 2^((old - new)/8) and w = 2^((blk - new)/8) one is always 1: new is old or blk.
+      if (ptx::vote_sync_any(blk.r0 != old.r0 || blk.r1 != old.r1)) {
+        const float f0 = rescale_factor(-ptx::abs_f32(ptx::add_rn(old.r0, -blk.r0)), table);
+        const float f1 = rescale_factor(-ptx::abs_f32(ptx::add_rn(old.r1, -blk.r1)), table);
+        alpha_ = {up0 ? f0 : 1.0f, up1 ? f1 : 1.0f};
+        weight_ = {up0 ? 1.0f : f0, up1 ? 1.0f : f1};
+      } else {
+        alpha_ = weight_ = {1.0f, 1.0f};
+      }
     } else {
       if (moved_)
         alpha_ = {rescale_factor(ptx::add_rn(old.r0, -m_.r0), table),
                   rescale_factor(ptx::add_rn(old.r1, -m_.r1), table)};
-      code_arguments(s_, a, {ptx::sub_rm(p_.top, m_.r0), ptx::sub_rm(p_.top, m_.r1)});
     }
-    keep_scores();
   }
 
   VCA_DEVICE void keep_scores() {
@@ -143,52 +144,66 @@ class Consumer {
     for (int i = 0; i < n; ++i) ptx::keep(x[i]);
   }
 
-  VCA_DEVICE void run_tile(const Tile& tile) {
+  // Block j of a tile: `first` of its group of 8; kLast: of the tile, whose scores are the next
+  // tile's.
+  template <bool kLast>
+  VCA_DEVICE void run_block(bool first, RowPair& w, RowPair& l, RowPair& beta) {
+    wait_stage();
+    issue_scores();  // QK(j+1)
+    if (!first) {
+      if constexpr (kLocal) merge(w);
+      if (moved_) rescale(l, beta);
+    }
+    w = weight_;
+    if constexpr (kLocal)
+      issue_values(t_, false);
+    else
+      issue_values(o_, !first);
+    ptx::wgmma_wait_group<1>();  // QK(j+1)
+    keep_scores();
+    softmax(kLast);
+    ptx::wgmma_wait_group<0>();  // PV(j)
+    if constexpr (kLocal) {
+      keep_all(t_, kORegs);
+    } else {
+      keep_all(o_, kORegs);
+    }
+    release_stage();
+    pack_codes(s_, p_codes_);
+  }
+
+  VCA_DEVICE void run_tile(const Tile& tile, const Tile& next) {
     RowPair l = {0.0f, 0.0f};
     RowPair beta = {1.0f, 1.0f};
-    RowPair m_tile = m_;  // the maximum that belongs to l: m_ moves on to the next tile in the last iteration
 #pragma unroll
     for (int i = 0; i < kORegs; ++i) o_[i] = 0.0f;
     if constexpr (!kLocal) {
 #pragma unroll
       for (int i = 0; i < kMeanRegs; ++i) mean_[i] = 0.0f;
     }
-    const int n_blocks = tile.n_blocks;
-    for (int j0 = 0; j0 < n_blocks; j0 += 8) {
-      const int count = n_blocks - j0 < 8 ? n_blocks - j0 : 8;
-      RowPair w = {0.0f, 0.0f};
+    RowPair w = {0.0f, 0.0f};
+    // All blocks but the last, in groups of 8.
+    const int before_last = tile.n_blocks - 1;
+    int in_group = 0;
+    for (int j0 = 0; j0 + 8 <= before_last; j0 += 8) {
 #pragma unroll 1
-      for (int i = 0; i < count; ++i) {
-        if constexpr (C.ping_pong) ptx::bar_sync(1u + group_, 256u);
-        issue_scores();  // QK(j+1)
-        if (i != 0) {
-          if constexpr (kLocal) merge(w);
-          if (moved_) rescale(l, beta);
-        }
-        w = weight_;
-        if constexpr (kLocal)
-          issue_values(t_, false);
-        else
-          issue_values(o_, i != 0);
-        if constexpr (C.ping_pong) ptx::bar_arrive(2u - group_, 256u);
-        ptx::wgmma_wait_group<1>();  // QK(j+1)
-        keep_scores();
-        if (fresh_) m_tile = m_;
-        softmax();
-        ptx::wgmma_wait_group<0>();  // PV(j)
-        if constexpr (kLocal) {
-          keep_all(t_, kORegs);
-        } else {
-          keep_all(o_, kORegs);
-        }
-        release(C.v_empty(v_.index));
-        v_.advance();
-        pack_codes(s_, p_codes_);
-      }
+      for (int i = 0; i < 8; ++i) run_block<false>(i == 0, w, l, beta);
       if constexpr (kLocal) merge(w);
       restore_means(l, beta);
-      if (moved_ && j0 + 8 < n_blocks) rescale(l, beta);
+      if (moved_) rescale(l, beta);
     }
+#pragma unroll 1
+    for (; in_group < before_last % 8; ++in_group) run_block<false>(in_group == 0, w, l, beta);
+    const RowPair m_tile = m_;  // softmax moves on to the next tile
+    const uint32_t q_buffer = q_.index();
+    if (next.valid) {
+      q_.advance();
+      open_tile(next);
+    }
+    run_block<true>(in_group == 0, w, l, beta);
+    release(C.q_empty(0) + 8u * q_buffer);
+    if constexpr (kLocal) merge(w);
+    restore_means(l, beta);
     const float* result = kLocal ? o_ : mean_;
     store_tile<C>(p_, tile, group_, result, l.r0, l.r1, m_tile.r0, m_tile.r1);
   }
@@ -237,14 +252,14 @@ class Consumer {
       beta = {1.0f, 1.0f};
       into = mean_;
     }
-    ptx::mbarrier_wait_parity(smem_ + C.mu_full(mu_.index), mu_.parity);
+    ptx::mbarrier_wait_parity(smem_ + C.mu_full(mu_.index()), mu_.parity());
     keep_all(into, kMeanRegs);
 #pragma unroll
     for (int i = 0; i < 4; ++i) ptx::keep(a[i]);
     ptx::wgmma_fence();
     const ptx::MatrixDesc mu =
         ptx::advance(ptx::matrix_desc(smem_ + C.mu_offset(0), ptx::Swizzle::b32),
-                     static_cast<uint32_t>(mu_.index) * C.mu_tile_bytes());
+                     mu_.index() * C.mu_tile_bytes());
     if constexpr (C.d == 128)
       ptx::wgmma_m64n128k8_f32_tf32_tf32(into, a, mu, true);
     else
@@ -252,7 +267,7 @@ class Consumer {
     ptx::wgmma_commit_group();
     ptx::wgmma_wait_group<0>();
     keep_all(into, kMeanRegs);
-    release(C.mu_empty(mu_.index));
+    release(C.mu_empty(mu_.index()));
     mu_.advance();
     if constexpr (kLocal) {
 #pragma unroll
@@ -262,16 +277,11 @@ class Consumer {
 
   const AttentionParams& p_;
   ptx::SmemAddr smem_;
-  uint32_t group_;
-  // The score stream: where its next block comes from, and what belongs to the scores in s_.
-  TileScheduler scores_;
-  int score_blocks_left_ = 0;
-  uint32_t k_stage_ = 0;
-  bool started_ = false, real_ = false, fresh_ = false;
+  uint32_t group_, lane_;
   float unit_ = 0.0f;
   ptx::MatrixDesc q_desc_;
   Ring<2> q_, mu_;
-  Ring<C.stages> k_, v_;
+  Ring<Config::kStages> stage_;
   RowPair m_ = {0.0f, 0.0f}, alpha_ = {0.0f, 0.0f}, weight_ = {0.0f, 0.0f};
   bool moved_ = false;
   int32_t s_[64];

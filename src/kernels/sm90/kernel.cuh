@@ -10,18 +10,15 @@ namespace vca::kernels::sm90 {
 
 template <Config C>
 VCA_DEVICE void init_barriers(ptx::SmemAddr smem) {
-  for (int s = 0; s < C.stages; ++s) {
-    ptx::mbarrier_init(smem + C.k_full(s), 1);
-    ptx::mbarrier_init(smem + C.k_empty(s),
-                       Config::kConsumers * 4);  // a warp each: it loads the scales
-    ptx::mbarrier_init(smem + C.v_full(s), 1);
-    ptx::mbarrier_init(smem + C.v_empty(s), Config::kConsumers);
+  for (uint32_t s = 0; s < Config::kStages; ++s) {
+    ptx::mbarrier_init(smem + C.full(s), 1);
+    ptx::mbarrier_init(smem + C.empty(s), Config::kStageArrivals);
   }
-  for (int b = 0; b < 2; ++b) {
+  for (uint32_t b = 0; b < 2; ++b) {
     ptx::mbarrier_init(smem + C.q_full(b), 1);
-    ptx::mbarrier_init(smem + C.q_empty(b), Config::kConsumers);
+    ptx::mbarrier_init(smem + C.q_empty(b), Config::kTileArrivals);
     ptx::mbarrier_init(smem + C.mu_full(b), 1);
-    ptx::mbarrier_init(smem + C.mu_empty(b), Config::kConsumers);
+    ptx::mbarrier_init(smem + C.mu_empty(b), Config::kTileArrivals);
   }
   ptx::fence_mbarrier_init();
 }
@@ -32,7 +29,8 @@ VCA_DEVICE void attention_body(const AttentionParams& p) {
   const ptx::SmemAddr smem = ptx::dynamic_smem();
   if (ptx::thread_index() == 0) init_barriers<C>(smem);
   if (ptx::thread_index() < 128u)
-    ptx::st_shared_f32(smem + C.exp2_offset() + 4u * ptx::thread_index(), p.exp2_fraction[ptx::thread_index()]);
+    ptx::st_shared_f32(smem + C.exp2_offset() + 4u * ptx::thread_index(),
+                       p.exp2_fraction[ptx::thread_index()]);
   ptx::bar_sync(0, Config::kThreads);
   const uint32_t warpgroup = ptx::warp_uniform(ptx::thread_index() / 128u);
   if (warpgroup == 0) {

@@ -9,10 +9,10 @@ namespace {
 
 // Plain integers instead of one Config: the host stubs of nvcc 13.0 cannot name a class-type
 // template argument.
-template <int kD, int kForm, int kStages, bool kPingPong>
+template <int kD, int kForm>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     attention(const __grid_constant__ AttentionParams params) {
-  attention_body<Config{kD, static_cast<Form>(kForm), kStages, kPingPong}>(params);
+  attention_body<Config{kD, static_cast<Form>(kForm)}>(params);
 }
 
 template <Config C>
@@ -22,7 +22,7 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   if (status != cudaSuccess) return status;
   status = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
   if (status != cudaSuccess) return status;
-  const auto kernel = attention<C.d, static_cast<int>(C.form), C.stages, C.ping_pong>;
+  const auto kernel = attention<C.d, static_cast<int>(C.form)>;
   status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 static_cast<int>(C.smem_bytes()));
   if (status != cudaSuccess) return status;
@@ -35,8 +35,8 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
 
 template <Form kForm>
 cudaError_t launch_form(int d_pad, const AttentionParams& params, cudaStream_t stream) {
-  if (d_pad == 64) return launch<Config{64, kForm, 4, false}>(params, stream);
-  return launch<Config{128, kForm, 4, false}>(params, stream);
+  if (d_pad == 64) return launch<Config{64, kForm}>(params, stream);
+  return launch<Config{128, kForm}>(params, stream);
 }
 
 }  // namespace

@@ -30,6 +30,8 @@ VCA_DEVICE void thread_maxima(const int32_t (&s)[64], int32_t& x0, int32_t& x1) 
   x1 = a1 > b1 ? a1 : b1;
 }
 
+inline constexpr float kCeilMagic = 786432.0f;  // 1.5 * 2^19: E2
+
 // E2: maximum of the block, products rounded up, then up to a multiple of 1/16 code.
 VCA_DEVICE RowPair block_maximum(const int32_t (&s)[64], RowPair a) {
   int32_t x0, x1;
@@ -40,12 +42,13 @@ VCA_DEVICE RowPair block_maximum(const int32_t (&s)[64], RowPair a) {
   t1 = ptx::max_f32(t1, ptx::shfl_sync_bfly(t1, 1));
   t0 = ptx::max_f32(t0, ptx::shfl_sync_bfly(t0, 2));
   t1 = ptx::max_f32(t1, ptx::shfl_sync_bfly(t1, 2));
-  return {ptx::mul_rn(ptx::ceil_f32(ptx::mul_rn(t0, 16.0f)), 0.0625f),
-          ptx::mul_rn(ptx::ceil_f32(ptx::mul_rn(t1, 16.0f)), 0.0625f)};
+  return {ptx::add_rn(ptx::add_rp(t0, kCeilMagic), -kCeilMagic),
+          ptx::add_rn(ptx::add_rp(t1, kCeilMagic), -kCeilMagic)};
 }
 
-// 2^(d/8), d <= 0 a multiple of 1/16 (E2): the mantissa from the table in shared memory, the exponent by an integer
-// subtract. -16 d is exact; 1.5 * 2^23 turns it into an integer in the low bits. Below 2^-126: 0.
+// 2^(d/8), d <= 0 a multiple of 1/16 (E2): the mantissa from the table in shared memory, the
+// exponent by an integer subtract. -16 d is exact; 1.5 * 2^23 turns it into an integer in the low
+// bits. Below 2^-126: 0.
 VCA_DEVICE float rescale_factor(float d, ptx::SmemAddr table) {
   const float clamped = ptx::max_f32(d, -1008.0f);
   const uint32_t k = ptx::float_bits(ptx::fma_rn(clamped, -16.0f, 12582912.0f)) & 0x3FFFu;
@@ -60,7 +63,8 @@ VCA_DEVICE void code_arguments(int32_t (&s)[64], RowPair a, RowPair bias) {
 #pragma unroll
   for (int i = 0; i < 64; i += 4) {
     const auto argument = [](int32_t score, float factor, float offset) {
-      return static_cast<int32_t>(ptx::float_bits(ptx::fma_rn(ptx::cvt_rn_f32_s32(score), factor, offset)));
+      return static_cast<int32_t>(
+          ptx::float_bits(ptx::fma_rn(ptx::cvt_rn_f32_s32(score), factor, offset)));
     };
     s[i] = argument(s[i], a.r0, bias.r0);
     s[i + 1] = argument(s[i + 1], a.r0, bias.r0);

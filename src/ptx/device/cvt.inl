@@ -7,6 +7,7 @@ namespace vca::ptx {
 VCA_DEVICE float cvt_rn_f32_s32(int32_t x) { return __int2float_rn(x); }
 VCA_DEVICE float mul_rp(float a, float b) { return __fmul_ru(a, b); }
 VCA_DEVICE float sub_rm(float a, float b) { return __fsub_rd(a, b); }
+VCA_DEVICE float add_rp(float a, float b) { return __fadd_ru(a, b); }
 VCA_DEVICE float mul_rn(float a, float b) { return __fmul_rn(a, b); }
 VCA_DEVICE float add_rn(float a, float b) { return __fadd_rn(a, b); }
 VCA_DEVICE float fma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); }
@@ -14,7 +15,6 @@ VCA_DEVICE float abs_f32(float x) { return fabsf(x); }
 VCA_DEVICE float max_f32(float a, float b) { return fmaxf(a, b); }
 VCA_DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
 VCA_DEVICE float bits_float(uint32_t bits) { return __uint_as_float(bits); }
-VCA_DEVICE float ceil_f32(float x) { return ceilf(x); }
 VCA_DEVICE float rcp_rn(float x) { return __frcp_rn(x); }
 VCA_DEVICE float ex2_approx(float x) {
   float y;

@@ -31,7 +31,7 @@ VCA_DEVICE void wgmma_m64n128k32_s32_s8_s8(int32_t (&d)[64], MatrixDesc a, Matri
       "+r"(d[40]), "+r"(d[41]), "+r"(d[42]), "+r"(d[43]), "+r"(d[44]), "+r"(d[45]), "+r"(d[46]), "+r"(d[47]),
       "+r"(d[48]), "+r"(d[49]), "+r"(d[50]), "+r"(d[51]), "+r"(d[52]), "+r"(d[53]), "+r"(d[54]), "+r"(d[55]),
       "+r"(d[56]), "+r"(d[57]), "+r"(d[58]), "+r"(d[59]), "+r"(d[60]), "+r"(d[61]), "+r"(d[62]), "+r"(d[63])
-      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(accumulate)));
+      : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(accumulate)));
 }
 
 VCA_DEVICE void wgmma_m64n128k32_f32_e4m3_e4m3(float (&d)[64], MatrixDesc a, MatrixDesc b, bool accumulate) {
@@ -49,7 +49,7 @@ VCA_DEVICE void wgmma_m64n128k32_f32_e4m3_e4m3(float (&d)[64], MatrixDesc a, Mat
       "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
       "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
       "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(accumulate)));
+      : "l"(a.bits()), "l"(b.bits()), "r"(static_cast<int>(accumulate)));
 }
 
 VCA_DEVICE void wgmma_m64n136k32_f32_e4m3_e4m3(float (&d)[68], const uint32_t* a, MatrixDesc b, bool accumulate) {
@@ -68,7 +68,7 @@ VCA_DEVICE void wgmma_m64n136k32_f32_e4m3_e4m3(float (&d)[68], const uint32_t* a
       "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
       "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]),
       "+f"(d[64]), "+f"(d[65]), "+f"(d[66]), "+f"(d[67])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(accumulate)));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(static_cast<int>(accumulate)));
 }
 
 VCA_DEVICE void wgmma_m64n72k32_f32_e4m3_e4m3(float (&d)[36], const uint32_t* a, MatrixDesc b, bool accumulate) {
@@ -82,7 +82,7 @@ VCA_DEVICE void wgmma_m64n72k32_f32_e4m3_e4m3(float (&d)[36], const uint32_t* a,
       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]),
       "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(accumulate)));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(static_cast<int>(accumulate)));
 }
 
 VCA_DEVICE void wgmma_m64n128k8_f32_tf32_tf32(float* d, const uint32_t* a, MatrixDesc b, bool accumulate) {
@@ -100,7 +100,7 @@ VCA_DEVICE void wgmma_m64n128k8_f32_tf32_tf32(float* d, const uint32_t* a, Matri
       "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]),
       "+f"(d[48]), "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]),
       "+f"(d[56]), "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(accumulate)));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(static_cast<int>(accumulate)));
 }
 
 VCA_DEVICE void wgmma_m64n64k8_f32_tf32_tf32(float* d, const uint32_t* a, MatrixDesc b, bool accumulate) {
@@ -112,7 +112,7 @@ VCA_DEVICE void wgmma_m64n64k8_f32_tf32_tf32(float* d, const uint32_t* a, Matrix
       "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
       "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
       "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(accumulate)));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits()), "r"(static_cast<int>(accumulate)));
 }
 
 }  // namespace vca::ptx

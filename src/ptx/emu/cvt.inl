@@ -28,7 +28,7 @@ VCA_DEVICE float max_f32(float a, float b) {
 }
 VCA_DEVICE uint32_t float_bits(float x) { return spec::float_bits(x); }
 VCA_DEVICE float bits_float(uint32_t bits) { return spec::float_from_bits(bits); }
-VCA_DEVICE float ceil_f32(float x) { return std::ceil(x); }
+VCA_DEVICE float add_rp(float a, float b) { return spec::add_ru(a, b); }
 VCA_DEVICE float rcp_rn(float x) { return 1.0f / x; }
 
 // Multiples of 1/128 octave, which rescale factors are: the specification's table. Elsewhere:
