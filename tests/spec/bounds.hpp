@@ -144,10 +144,13 @@ inline RowBound row_bound(const spec::Problem& p, const spec::SubProblem& sub, i
   // Exponentials (2^-21), sums and the tf32 rounding of block sums (2^-11).
   const double sums = 0x1p-18 + (r.v_smooth() ? 0x1p-11 : 0.0);
   const double shift = std::ldexp(1.0, e);
-  // With e > 0 the scores that enter are 2^-e of the true ones: the rounding of m and of the code
-  // count 2^e times, and up to all keys may look as large as the largest.
-  const double coarse =
-      e > 0 ? shift * 0.6 * std::log(2.0) / 8 + std::log(static_cast<double>(kv.n_valid)) : 0.0;
+  // With e > 0 the scores that enter are 2^-e of the true ones: the rounding of m (1/16, or 2^-20
+  // of itself when it is large) counts 2^e times, and up to all keys may look as large as the
+  // largest.
+  const double m_final = std::fabs(t.m_run[static_cast<size_t>((i + 1) * t.n_blocks - 1)]);
+  const double coarse = e > 0 ? shift * (1.0 / 16 + m_final * 0x1p-20) * std::log(2.0) / 8 +
+                                    std::log(static_cast<double>(kv.n_valid))
+                              : 0.0;
   const double fp32 = std::fabs(static_cast<double>(t.lse[static_cast<size_t>(i)])) * 0x1p-22;
   out.lse_low = out.score + lse_low + sums + coarse + fp32;
   out.lse_high = out.score + lse_high + sums + coarse + fp32;
