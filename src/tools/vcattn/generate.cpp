@@ -192,7 +192,9 @@ void add_generate(CLI::App& app, Commands& commands) {
   GenerateArguments& a = *arguments;
   sub->add_option("--recipes", a.recipes, "recipes, separated by commas (default sage2,vc8)");
   sub->add_option("--class", a.class_name, "class of the clip (default: the model's first)");
-  sub->add_option("--seed", a.seed, "seed of the noise")->capture_default_str();
+  sub->add_option("--seed", a.seed, "seed of the noise")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   sub->add_option("--seeds", a.seeds, "number of seeds, from --seed on")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
