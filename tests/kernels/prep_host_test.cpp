@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "kernels/prep/pipeline.hpp"
-#include "kernels/prep_cases.hpp"
+#include "kernels/prep_compare.hpp"
 
 namespace vca {
 namespace {

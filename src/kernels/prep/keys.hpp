@@ -46,7 +46,7 @@ struct KeyTiles {
   VCA_DEVICE static void load(const Params& p, Shared& s, int thread) {
     const float* offset = p.k_offset + s.block.unit * p.d_pad;
     for (int at = thread; at < s.block.n_valid * p.d_pad; at += kThreads) {
-      const int n = at / p.d_pad, i = at % p.d_pad;
+      const int n = at >> p.d_pad_log2, i = at & (p.d_pad - 1);
       const int64_t token = token_of(p, s.block, n);
       const int64_t row = row_offset(p.k, s.block.batch, s.block.head, token);
       const float x = load_rotated(p, p.k, row, token, i);
@@ -73,9 +73,9 @@ struct KeyTiles {
   }
   VCA_DEVICE static void store(const Params& p, const Shared& s, int thread) {
     uint8_t* tile = p.k_tiles + s.block.index * spec::t128_qk_tile_bytes(p.d_pad);
-    const int chunks = p.d_pad / 16;
-    for (int at = thread; at < kRows * chunks; at += kThreads) {
-      const int n = at / chunks, byte = at % chunks * 16;
+    const int chunks_log2 = p.d_pad_log2 - 4;
+    for (int at = thread; at < kRows << chunks_log2; at += kThreads) {
+      const int n = at >> chunks_log2, byte = (at & ((1 << chunks_log2) - 1)) * 16;
       int from = n;  // pads copy the lowest valid column of their group, or column 0
       if (n >= s.block.n_valid) from = 2 * group_of(n) < s.block.n_valid ? 2 * group_of(n) : 0;
       const float factor = s.quantiser[group_of(from)].factor;

@@ -62,7 +62,7 @@ struct Params {
   Tensor q, k, v;
   Rope rope;
   int64_t s_q, s_kv;
-  int32_t h_q, h_kv, d, d_pad;
+  int32_t h_q, h_kv, d, d_pad, d_pad_log2;
   int32_t n_subs;
   int64_t max_chunks, max_q_tiles, max_rank_groups;  // over sub-problems
   bool hadamard, negate_q;

@@ -54,7 +54,7 @@ struct QueryTiles {
   VCA_DEVICE static void load(const Params& p, Shared& s, int thread) {
     const SubInfo& sub = p.subs[s.sub];
     for (int at = thread; at < s.rows * p.d_pad; at += kThreads) {
-      const int n = at / p.d_pad, i = at % p.d_pad;
+      const int n = at >> p.d_pad_log2, i = at & (p.d_pad - 1);
       const int64_t token = sub.q_begin + s.row0 + n;
       s.x[n][i] = load_rotated(p, p.q, row_offset(p.q, sub.batch, s.head, token), token, i);
     }
@@ -92,9 +92,9 @@ struct QueryTiles {
   }
   VCA_DEVICE static void store(const Params& p, const Shared& s, int thread) {
     uint8_t* tile = p.q_tiles + s.tile * spec::t128_qk_tile_bytes(p.d_pad);
-    const int chunks = p.d_pad / 16;
-    for (int at = thread; at < kRows * chunks; at += kThreads) {
-      const int n = at / chunks, byte = at % chunks * 16;
+    const int chunks_log2 = p.d_pad_log2 - 4;
+    for (int at = thread; at < kRows << chunks_log2; at += kThreads) {
+      const int n = at >> chunks_log2, byte = (at & ((1 << chunks_log2) - 1)) * 16;
       Bytes16 out = {{0, 0, 0, 0}};
       if (n < s.rows) out = encode_chunk(s.x[n] + byte, s.factor[n / 16 * 8 + n % 8]);
       store16(tile + spec::t128_offset(n, byte, p.d_pad), out);

@@ -212,6 +212,7 @@ inline Params device_params(const PrepParams& request, const Layout& layout, voi
   p.h_kv = static_cast<int32_t>(request.k.shape[1]);
   p.d = static_cast<int32_t>(request.q.shape[3]);
   p.d_pad = spec::padded_head_dim(p.d);
+  p.d_pad_log2 = p.d_pad == 64 ? 6 : 7;
   p.n_subs = static_cast<int32_t>(request.subs.size());
   p.max_chunks = layout.max_chunks;
   p.max_q_tiles = layout.max_q_tiles;
