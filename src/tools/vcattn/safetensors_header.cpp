@@ -45,6 +45,14 @@ std::string shown(const json& value) {
   return text;
 }
 
+// The parser quotes the bytes that it did not like.
+std::string printable(std::string text) {
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7F) c = '?';
+  if (text.size() > 200) text = text.substr(0, 197) + "...";
+  return text;
+}
+
 std::string shown_name(const std::string& name) { return shown(json(name)); }
 
 class HeaderParser {
@@ -92,7 +100,7 @@ class HeaderParser {
     try {
       root = json::parse(text.begin(), text.end(), on_event);
     } catch (const json::exception& e) {
-      bad("the header is not JSON", e.what(), "a JSON object in UTF-8", "");
+      bad("the header is not JSON", printable(e.what()), "a JSON object in UTF-8", "");
     }
     if (!duplicate.empty()) {
       bad("the header has a key twice", shown_name(duplicate), "each name once", "");
