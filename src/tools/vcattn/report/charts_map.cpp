@@ -60,7 +60,7 @@ std::string heat_map(const std::vector<MapRow>& rows, int64_t heads, const char*
       svg.cell(left, y + 3, w - gap, kRow - 6, opacity, tip);
       if (w >= 48)
         svg.text(left + (w - gap) / 2, middle + 4, percent_text(x), "middle",
-                 opacity > 0.55 ? "small on" : "small");
+                 opacity > 0.62 ? "small on" : "small");
     }
     y += kRow;
   }
