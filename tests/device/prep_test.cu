@@ -161,12 +161,7 @@ bool run_case(const tests::PrepCase& shape) {
   check(prep::prepare(device.request, workspace.data(), nullptr), "prepare");
   check(cudaDeviceSynchronize(), "kernels");
   const std::string bad = compare(host, device, layout, workspace, kGuard);
-  std::printf("%-26s %-9s dtype%d b%lld hq%lld hkv%lld sq%lld skv%lld d%d%s%s%s: %s\n", shape.name,
-              shape.recipe, static_cast<int>(shape.dtype), static_cast<long long>(shape.b),
-              static_cast<long long>(shape.h_q), static_cast<long long>(shape.h_kv),
-              static_cast<long long>(shape.s_q), static_cast<long long>(shape.s_kv), shape.d,
-              shape.lens ? " lens" : "", shape.mask ? " mask" : "",
-              shape.shuffled ? " shuffled" : "", bad.empty() ? "equal" : bad.c_str());
+  std::printf("%s: %s\n", tests::describe(shape).c_str(), bad.empty() ? "equal" : bad.c_str());
   std::fflush(stdout);
   return bad.empty();
 }

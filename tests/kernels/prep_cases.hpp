@@ -8,8 +8,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstdio>
 #include <cstring>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -48,6 +50,24 @@ struct PrepCase {
   double k_mean = 0.3, v_mean = 0.5;
   bool nonfinite = false;  // in head 0, which is then not compared: others must not notice
 };
+
+// One line that no other case has; CTest takes it as the test's name.
+inline std::string describe(const PrepCase& c) {
+  char text[240];
+  std::snprintf(text, sizeof text,
+                "%s: %s dtype%d b%lld h%lld/%lld s%lld/%lld d%d memory%d layout%d rope%d%s%s%s%s%s",
+                c.name, c.recipe, static_cast<int>(c.dtype), static_cast<long long>(c.b),
+                static_cast<long long>(c.h_q), static_cast<long long>(c.h_kv),
+                static_cast<long long>(c.s_q), static_cast<long long>(c.s_kv), c.d,
+                static_cast<int>(c.memory), static_cast<int>(c.layout), static_cast<int>(c.rope),
+                c.lens ? " lens" : "", c.mask ? " mask" : "", c.shuffled ? " shuffled" : "",
+                c.lse ? "" : " no lse", c.nonfinite ? " non-finite" : "");
+  std::string out = text;
+  if (c.scale != 0.0 || std::signbit(c.scale)) out += " scale " + std::to_string(c.scale);
+  if (c.magnitude != 1.0) out += " x 2^" + std::to_string(std::ilogb(c.magnitude));
+  return out;
+}
+inline void PrintTo(const PrepCase& c, std::ostream* out) { *out << describe(c); }
 
 inline std::vector<PrepCase> prep_cases() {
   using spec::DType;

@@ -71,13 +71,7 @@ TEST_P(Prep, EqualsTheSpecification) {
     ASSERT_EQ(workspace.data[static_cast<size_t>(layout.bytes) + i], 0xA5);
 }
 
-std::string name_of(const testing::TestParamInfo<tests::PrepCase>& info) {
-  std::string name = std::to_string(info.index) + "_" + info.param.name;
-  for (char& c : name)
-    if (std::isalnum(static_cast<unsigned char>(c)) == 0) c = '_';
-  return name;
-}
-INSTANTIATE_TEST_SUITE_P(Cases, Prep, testing::ValuesIn(tests::prep_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Cases, Prep, testing::ValuesIn(tests::prep_cases()));
 
 // The comparison must see a single wrong byte in any operand.
 TEST(PrepComparison, SeesOneByte) {
