@@ -150,9 +150,19 @@ void Barriers::complete_tx(uint32_t address, uint32_t bytes, const VectorClock& 
 
 void Barriers::check_at_exit() const {
   for (const auto& [address, barrier] : barriers_) {
-    if (barrier.tx_bytes == 0) continue;
-    cta_.fault("exit", "the mbarrier at " + cta_.smem().where(address) +
-                           " still expects bytes: " + describe(address));
+    if (barrier.tx_bytes != 0) {
+      cta_.fault("exit", "the mbarrier at " + cta_.smem().where(address) +
+                             " still expects bytes: " + describe(address));
+    }
+    // A CTA must not end with a copy in flight, so somebody has to have waited for each.
+    bool known = false;
+    for (uint32_t i = 0; i < cta_.thread_count() && !known; ++i) {
+      known = cta_.thread(i).clock[barrier.component] == barrier.arriving[barrier.component];
+    }
+    if (!known) {
+      cta_.fault("exit", "nobody waited for the last bulk copy on the mbarrier at " +
+                             cta_.smem().where(address));
+    }
   }
 }
 
