@@ -60,8 +60,8 @@ def _decode_pyav(path: Path, size: tuple[int, int]) -> np.ndarray:
 
 
 def _decode_ffmpeg(path: Path, size: tuple[int, int]) -> np.ndarray:
-    command = ["ffmpeg", "-v", "error", "-i", str(path), "-vf", f"scale={size[0]}:{size[1]}:flags=area"]
-    command += ["-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
+    scale = f"scale={size[0]}:{size[1]}:flags=area"
+    command = ["ffmpeg", "-v", "error", "-i", str(path), "-vf", scale, "-f", "rawvideo", "-pix_fmt", "rgb24", "-"]
     raw = subprocess.run(command, check=True, capture_output=True).stdout
     return np.frombuffer(raw, np.uint8).reshape(-1, size[1], size[0], 3)
 
@@ -102,9 +102,18 @@ def _bounce(start: float, speed: float, low: float, high: float, steps: int) -> 
 
 # Sizes, places and speeds in units of the clip's height and width; turns in radians a frame.
 SHAPES = (
-    {"corners": 48, "inner": 1.0, "radius": 0.19, "at": (0.20, 0.35), "speed": (0.012, 0.010), "turn": 0.0, "rgb": (236, 64, 52)},
-    {"corners": 4, "inner": 1.0, "radius": 0.20, "at": (0.75, 0.60), "speed": (-0.011, 0.014), "turn": 0.07, "rgb": (46, 196, 108)},
-    {"corners": 10, "inner": 0.45, "radius": 0.24, "at": (0.50, 0.75), "speed": (0.013, -0.012), "turn": -0.09, "rgb": (250, 204, 46)},
+    {
+        "corners": 48, "inner": 1.0, "radius": 0.19, "at": (0.20, 0.35),
+        "speed": (0.012, 0.010), "turn": 0.0, "rgb": (236, 64, 52),
+    },
+    {
+        "corners": 4, "inner": 1.0, "radius": 0.20, "at": (0.75, 0.60),
+        "speed": (-0.011, 0.014), "turn": 0.07, "rgb": (46, 196, 108),
+    },
+    {
+        "corners": 10, "inner": 0.45, "radius": 0.24, "at": (0.50, 0.75),
+        "speed": (0.013, -0.012), "turn": -0.09, "rgb": (250, 204, 46),
+    },
 )
 
 
@@ -179,7 +188,8 @@ def build(config: Config, progress=lambda items, **_: items) -> tuple[np.ndarray
 
 def load(config: Config, cache: Path, progress=lambda items, **_: items) -> Windows:
     """The windows, from the cache file if it fits this configuration, else decoded and cached."""
-    key = json.dumps([CACHE_VERSION, config.frames, config.height, config.width, SHAPE_WINDOWS, str(SOURCES)])
+    shape = [config.frames, config.height, config.width]
+    key = json.dumps([CACHE_VERSION, *shape, SHAPE_WINDOWS, str(SOURCES)])
     if cache.is_file():
         with np.load(cache) as stored:
             if str(stored["key"]) == key:
