@@ -9,10 +9,12 @@
  *   - Thread safe: any function may run in any number of threads at once, provided that two calls
  *     running at the same time share neither a workspace, an output nor a group state.
  *   - Offsets are 64 bit. Strides are in elements.
- *   - A call that fails returns a status other than VCA_OK, has written no output, and leaves a text in
+ *   - A call that fails returns a status other than VCA_OK, has written no output (only
+ *     VCA_ERR_OUT_OF_MEMORY may come after a part of it), and leaves a text in
  *     vca_last_error() that says what was wrong, what was given, what is allowed and what to do.
- *   - Every struct starts with `struct_size`; set it to sizeof(the struct) (or use vca_attn_desc_init), so
- *     that a newer library keeps working with an older caller. Zeroed fields mean "default".
+ *   - Every struct starts with `struct_size`; set it to sizeof(the struct) (or use
+ * vca_attn_desc_init), so that a newer library keeps working with an older caller. Zeroed fields
+ * mean "default".
  */
 #ifndef VCA_VCA_H_
 #define VCA_VCA_H_
@@ -35,30 +37,31 @@ extern "C" {
 typedef enum vca_status {
   VCA_OK = 0,
   VCA_ERR_INVALID_ARGUMENT = 1, /* a field or a combination of fields is not allowed */
-  VCA_ERR_UNSUPPORTED = 2,      /* allowed, but nothing in this build can run it; the text says why */
-  VCA_ERR_NON_FINITE = 3,       /* VCA_CHECK_FINITE found a NaN or Inf; the text names tensor and index */
-  VCA_ERR_WORKSPACE = 4,        /* the workspace is missing, too small or holds another problem */
-  VCA_ERR_OUT_OF_MEMORY = 5,    /* host memory could not be had */
-  VCA_ERR_STATE = 6,            /* a group state is damaged or belongs to another problem */
-  VCA_ERR_INTERNAL = 7          /* a fault of the library: please report */
+  VCA_ERR_UNSUPPORTED = 2, /* allowed, but nothing in this build can run it; the text says why */
+  VCA_ERR_NON_FINITE = 3, /* VCA_CHECK_FINITE found a NaN or Inf; the text names tensor and index */
+  VCA_ERR_WORKSPACE = 4,  /* the workspace is missing, too small or holds another problem */
+  VCA_ERR_OUT_OF_MEMORY = 5, /* host memory could not be had */
+  VCA_ERR_STATE = 6,         /* a group state is damaged or belongs to another problem */
+  VCA_ERR_INTERNAL = 7       /* a fault of the library: please report */
 } vca_status;
 
 /* ------------------------------------------------------------------- enums */
 typedef enum vca_dtype { VCA_BF16 = 0, VCA_FP16 = 1, VCA_FP32 = 2 } vca_dtype;
 
-/* Recipes: docs/numerics.md, section E. VCA_RECIPE_AUTO is vc8 on the CPU, sm_89, sm_90 and sm_100. */
+/* Recipes: docs/numerics.md, section E. VCA_RECIPE_AUTO is vc8 on the CPU, sm_89, sm_90 and sm_100.
+ */
 typedef enum vca_recipe {
   VCA_RECIPE_AUTO = 0,
-  VCA_RECIPE_EXACT = 1,          /* FP64 throughout on the stored inputs */
-  VCA_RECIPE_BF16 = 2,           /* BF16 QK and V, FP32 P */
-  VCA_RECIPE_FP8 = 3,            /* naive E4M3, one Q and one K scale per head */
-  VCA_RECIPE_SAGE2 = 4,          /* INT8 QK with K mean, exp2 + cast, E4M3 V per channel */
-  VCA_RECIPE_VC8_PAPER = 5,      /* the published VC-Attention, 8 bit */
-  VCA_RECIPE_VC8_EXP = 6,        /* V-Smooth alone (real exponentials) */
-  VCA_RECIPE_VC8 = 7,            /* the default: block-local ExpCast and V-Smooth */
-  VCA_RECIPE_VC8_TURBO = 8,      /* ExpCast against the running row maximum: fastest */
-  VCA_RECIPE_VC8_HQ = 9,         /* INT8 V and 8-bit unsigned P: most faithful */
-  VCA_RECIPE_VC8_FP8QK = 10,     /* vc8 with E4M3 QK (chips without fast INT8) */
+  VCA_RECIPE_EXACT = 1,      /* FP64 throughout on the stored inputs */
+  VCA_RECIPE_BF16 = 2,       /* BF16 QK and V, FP32 P */
+  VCA_RECIPE_FP8 = 3,        /* naive E4M3, one Q and one K scale per head */
+  VCA_RECIPE_SAGE2 = 4,      /* INT8 QK with K mean, exp2 + cast, E4M3 V per channel */
+  VCA_RECIPE_VC8_PAPER = 5,  /* the published VC-Attention, 8 bit */
+  VCA_RECIPE_VC8_EXP = 6,    /* V-Smooth alone (real exponentials) */
+  VCA_RECIPE_VC8 = 7,        /* the default: block-local ExpCast and V-Smooth */
+  VCA_RECIPE_VC8_TURBO = 8,  /* ExpCast against the running row maximum: fastest */
+  VCA_RECIPE_VC8_HQ = 9,     /* INT8 V and 8-bit unsigned P: most faithful */
+  VCA_RECIPE_VC8_FP8QK = 10, /* vc8 with E4M3 QK (chips without fast INT8) */
   VCA_RECIPE_VC8_FP8QK_PAPER = 11
 } vca_recipe;
 
@@ -74,7 +77,8 @@ typedef enum vca_grouping {
   VCA_GROUPING_AUTO = 7
 } vca_grouping;
 
-/* Whose block order and chip arithmetic to follow. VCA_TARGET_AUTO: the device the tensors live on. */
+/* Whose block order and chip arithmetic to follow. VCA_TARGET_AUTO: the device the tensors live on.
+ */
 typedef enum vca_target {
   VCA_TARGET_AUTO = 0,
   VCA_TARGET_CPU = 1,
@@ -111,9 +115,9 @@ typedef enum vca_policy_after {
 
 /* ----------------------------------------------------------------- structs */
 
-/* A borrowed 4-D view [B, H, S, D]. HND and NHD are strides: HND contiguous is {H*S*D, S*D, D, 1}, NHD
- * contiguous is {S*H*D, D, H*D, 1}. Stride of D must be 1; the others are >= 0, and 0 (an expanded view)
- * is allowed for inputs. Any alignment of the element type works. */
+/* A borrowed 4-D view [B, H, S, D]. HND and NHD are strides: HND contiguous is {H*S*D, S*D, D, 1},
+ * NHD contiguous is {S*H*D, D, H*D, 1}. Stride of D must be 1; the others are >= 0, and 0 (an
+ * expanded view) is allowed for inputs. Any alignment of the element type works. */
 typedef struct vca_tensor {
   void* data;        /* may be NULL only when the view has no element */
   int32_t dtype;     /* vca_dtype */
@@ -130,30 +134,33 @@ typedef struct vca_segment {
   int32_t reserved;
 } vca_segment;
 
-/* Rotary embedding applied inside the call, to queries and keys. Default: none (the caller rotated).
- * Either grid + theta + axis_dim (tables are expanded on the host in FP64), or ready tables. */
+/* Rotary embedding applied inside the call, to queries and keys alike, so S_q == S_kv. Default:
+ * none (the caller rotated). Either grid + theta + axis_dim (tables are expanded on the host in
+ * FP64), or ready tables. */
 typedef struct vca_rope {
   size_t struct_size;
   int32_t convention;  /* vca_rope_convention */
-  int32_t axis_dim[3]; /* rotated dims of axes t, h, w: even, >= 0, sum <= head_dim (44/42/42 in Wan2.2); the
-                          remaining dims pass unrotated */
+  int32_t axis_dim[3]; /* rotated dims of axes t, h, w: even, >= 0, sum <= head_dim (44/42/42 in
+                          Wan2.2); the remaining dims pass unrotated */
   double theta;        /* base of the frequencies theta^(-2i/axis_dim), > 0 (10000) */
   int64_t grid[3];     /* T, H, W of the rotated tokens, w fastest */
-  int64_t begin;       /* first rotated token; tokens outside [begin, begin + T*H*W) pass unrotated */
-  const float* cos;    /* optional tables [S][sum/2], FP32, instead of the grid; both or neither; one table */
-  const float* sin;    /* serves q and k, so S_q == S_kv */
+  /* First rotated token; tokens outside [begin, begin + T*H*W) pass unrotated. */
+  int64_t begin;
+  const float* cos; /* optional tables [S][sum/2], FP32, instead of the grid; both or neither */
+  const float* sin;
 } vca_rope;
 
 /* When values are regrouped, over the denoising steps. */
 typedef struct vca_policy {
   size_t struct_size;
-  int32_t steps;     /* denoising steps in all, >= 1 (0: 1) */
-  int32_t window;    /* regroup during steps [0, window); 0: max(1, ceil(steps / 4)); -1: no window */
-  int32_t refresh;   /* steps between regroupings inside the window, >= 1 (0: 1) */
-  int32_t after;     /* vca_policy_after; default by recipe: REFRESH_ON_DECAY, and REUSE for *-paper when
-                        no policy is given */
-  float decay;       /* regroup when f_g < decay * f_g at the last grouping; 0: 0.9 */
-  int32_t share_cfg; /* 1: a second call at the same step (the other guidance branch) keeps the order */
+  int32_t steps;   /* denoising steps in all, >= 1 (0: 1) */
+  int32_t window;  /* regroup during steps [0, window); 0: max(1, ceil(steps / 4)); -1: no window */
+  int32_t refresh; /* steps between regroupings inside the window, >= 1 (0: 1) */
+  /* vca_policy_after. Without a policy: REFRESH_ON_DECAY, and REUSE for the *-paper recipes. */
+  int32_t after;
+  float decay; /* regroup when f_g < decay * f_g at the last grouping, 0..1; 0: 0.9 */
+  /* 1: a second call at the same step (the other guidance branch) keeps the order. */
+  int32_t share_cfg;
 } vca_policy;
 
 typedef struct vca_attn_desc {
@@ -161,37 +168,48 @@ typedef struct vca_attn_desc {
   vca_tensor q; /* [B, H_q, S_q, D] BF16, FP16 or FP32; D in 1..128 */
   vca_tensor k; /* [B, H_kv, S_kv, D], H_q a multiple of H_kv, dtype of q */
   vca_tensor v; /* [B, H_kv, S_kv, D] */
-  vca_tensor o; /* [B, H_q, S_q, D] output, any of the three dtypes, non-overlapping strides; must not
-                   overlap an input */
-  float* lse;   /* optional output [B, H_q, S_q] FP32 contiguous: natural log of sum exp(scale*q.k) over
-                   valid keys of the original K; -inf for an empty key set */
-  double scale; /* softmax scale; used when has_scale = 1, else 1/sqrt(D). Negative and 0 are allowed */
+  /* [B, H_q, S_q, D] output, any of the three dtypes. No two of its elements may share an address,
+   * and it must not overlap an input. */
+  vca_tensor o;
+  /* Optional output [B, H_q, S_q] FP32 contiguous: natural log of sum exp(scale * q.k) over valid
+   * keys of the original K; -inf for an empty key set. */
+  float* lse;
+  /* Softmax scale, used when has_scale = 1, else 1/sqrt(D). Negative and 0 are allowed. */
+  double scale;
   int32_t has_scale;
-  int32_t device;    /* where all pointers live: VCA_DEVICE_CPU or a CUDA ordinal */
-  int32_t recipe;    /* vca_recipe */
-  int32_t grouping;  /* vca_grouping */
-  int32_t hadamard;  /* 0: the recipe's own; 1: rotate Q and K; -1: do not */
-  int32_t target;    /* vca_target */
-  uint32_t flags;    /* VCA_CHECK_FINITE */
-  int32_t num_threads;     /* CPU threads; 0: the OpenMP default */
-  const int32_t* kv_lens;  /* optional [B]: batch b attends to keys [0, kv_lens[b]), 0..S_kv */
-  const uint8_t* key_mask; /* optional [B, S_kv] contiguous, 1 = attend, 0 = do not; combined with kv_lens */
-  const vca_segment* segments; /* optional, in order, disjoint, covering [0, S_kv); NULL: one video segment.
-                                  Groups never mix segments. SEQUENCE segments need S_q == S_kv */
+  int32_t device;      /* where all pointers live: VCA_DEVICE_CPU or a CUDA ordinal */
+  int32_t recipe;      /* vca_recipe */
+  int32_t grouping;    /* vca_grouping; recipes without V-Smooth always keep token order */
+  int32_t hadamard;    /* 0: the recipe's own; 1: rotate Q and K; -1: do not */
+  int32_t target;      /* vca_target */
+  uint32_t flags;      /* VCA_CHECK_FINITE */
+  int32_t num_threads; /* CPU threads; 0: the OpenMP default */
+  /* Optional [B]: batch b attends to keys [0, kv_lens[b]), 0..S_kv. */
+  const int32_t* kv_lens;
+  /* Optional [B, S_kv] contiguous, 1 = attend, 0 = do not; combined with kv_lens. */
+  const uint8_t* key_mask;
+  /* Optional, in order, disjoint, covering [0, S_kv); NULL: one video segment. Groups never mix
+   * segments. SEQUENCE segments need S_q == S_kv and no VIDEO or TEXT beside them. */
+  const vca_segment* segments;
   int64_t n_segments;
   int64_t grid[3];          /* optional T, H, W of the video segment's tokens (cubes); 0: unknown */
   const vca_rope* rope;     /* optional */
   const vca_policy* policy; /* optional; needs `state` and `step` */
-  void* state;              /* optional group state buffer of vca_group_state_bytes() bytes */
-  const int32_t* step;      /* optional: the denoising step, an int32 that lives where the tensors live */
+  /* Optional group state of vca_group_state_bytes() bytes, 8-byte aligned; needs `step`. */
+  void* state;
+  /* The denoising step, >= 0, an int32 that lives where the tensors live; needs `state`. */
+  const int32_t* step;
   const uint8_t* block_mask; /* reserved: must be NULL in this version */
-  float* energy_removed;     /* optional output [B, H_kv] FP32: f, the share of V's energy that the block means
-                                take out; NaN where undefined (no V-Smooth, V = 0) */
-  uint8_t* regrouped;        /* optional output [B, H_kv]: 1 where this call formed a new order */
+  /* Optional output [B, H_kv] FP32: f, the share of V's energy that the block means take out; NaN
+   * where undefined (no V-Smooth, V = 0). Ragged batches: the mean over the sequences, weighted by
+   * their tokens. */
+  float* energy_removed;
+  uint8_t* regrouped; /* optional output [B, H_kv]: 1 where this call formed a new order */
 } vca_attn_desc;
 
-/* A descriptor with every field at its default, on the CPU. A function and not an initialiser macro: {sizeof(...)} alone would
- * warn about missing initialisers in callers that compile with -Wextra. */
+/* A descriptor with every field at its default, on the CPU. A function and not an initialiser
+ * macro: {sizeof(...)} alone would warn about missing initialisers in callers that compile with
+ * -Wextra. */
 static inline vca_attn_desc vca_attn_desc_init(void) {
   vca_attn_desc desc;
   memset(&desc, 0, sizeof desc);
@@ -200,13 +218,14 @@ static inline vca_attn_desc vca_attn_desc_init(void) {
   return desc;
 }
 
-/* What would run. Text pointers are static or belong to the thread and live until its next call. */
+/* What would run. The texts are static. On the CPU the environment variable VCATTN_CPU_ISA
+ * (portable, avx2, avx512) forces an instruction set. */
 typedef struct vca_attn_info {
   size_t struct_size;
-  int32_t recipe;   /* resolved, never AUTO */
-  int32_t grouping; /* resolved, never DEFAULT */
-  int32_t target;   /* resolved */
-  int32_t hadamard; /* 0 or 1 */
+  int32_t recipe;        /* resolved, never AUTO */
+  int32_t grouping;      /* resolved, never DEFAULT */
+  int32_t target;        /* resolved */
+  int32_t hadamard;      /* 0 or 1 */
   const char* kernel;    /* for example "cpu/avx512" */
   const char* schedule;  /* L2: block order and order of sums */
   const char* mma_model; /* L3: chip arithmetic */
@@ -215,67 +234,85 @@ typedef struct vca_attn_info {
   size_t state_bytes;
 } vca_attn_info;
 
-/* Outputs and injections of vca_ref_attn; any pointer may be NULL. n_cols = 128 * n_blocks, in gathered
- * order; pads of tail blocks are included (their codes count nowhere). */
+/* Outputs and injections of vca_ref_attn; any pointer may be NULL. n_cols = 128 * n_blocks, in
+ * gathered order; pads of tail blocks are included (their codes count nowhere). */
 typedef struct vca_ref_io {
   size_t struct_size;
-  const int64_t* permutation; /* in: [n_valid] order of the valid tokens, segment by segment; NULL: the grouping */
-  const uint8_t* codes_in;    /* in: [nrows, n_cols] codes of P used instead of the recipe's own */
-  const float* sums_in;       /* in: [nrows, n_blocks] block sums that belong to codes_in; NULL: decoded */
-  int64_t* order;             /* out: [n_cols] token of each column, -1 for pads */
-  int32_t* s;                 /* out: [nrows, n_cols] integer scores; FP32 bits for E4M3 and BF16 QK */
-  float* m;                   /* out: [nrows, n_blocks] reference of the block's codes, code units */
-  uint8_t* codes;             /* out: [nrows, n_cols] */
-  float* r;                   /* out: [nrows, n_blocks] sums of P by block, before weighting */
-  float* o;                   /* out: [nrows, D] FP32, before rounding to the output dtype */
-  float* lse;                 /* out: [nrows] */
-  double* o_exact;            /* out: [nrows, D] FP64 attention on the stored inputs */
+  /* in: [n_valid] order of the valid tokens, segment by segment; NULL: the grouping */
+  const int64_t* permutation;
+  /* in: [nrows, n_cols] codes of P used instead of the recipe's own */
+  const uint8_t* codes_in;
+  /* in: [nrows, n_blocks] block sums that belong to codes_in; NULL: decoded from them */
+  const float* sums_in;
+  int64_t* order;  /* out: [n_cols] token of each column, -1 for pads */
+  int32_t* s;      /* out: [nrows, n_cols] integer scores; FP32 bits for E4M3 and BF16 QK */
+  float* m;        /* out: [nrows, n_blocks] reference of the block's codes, code units */
+  uint8_t* codes;  /* out: [nrows, n_cols] */
+  float* r;        /* out: [nrows, n_blocks] sums of P by block, before weighting */
+  float* o;        /* out: [nrows, D] FP32, before rounding to the output dtype */
+  float* lse;      /* out: [nrows] */
+  double* o_exact; /* out: [nrows, D] FP64 attention on the stored inputs */
 } vca_ref_io;
 
 /* --------------------------------------------------------------- functions */
-VCA_API const char* vca_version(void);   /* "0.1.0" */
-VCA_API int32_t vca_spec_version(void);  /* version of docs/numerics.md; goldens carry it */
+VCA_API const char* vca_version(void);  /* "0.1.0" */
+VCA_API int32_t vca_spec_version(void); /* version of docs/numerics.md; goldens carry it */
 VCA_API const char* vca_status_str(vca_status status);
 VCA_API const char* vca_last_error(void); /* of this thread's last failed call; "" if none */
 
 VCA_API const char* vca_recipe_str(int32_t recipe); /* "vc8"; NULL when unknown */
 VCA_API const char* vca_grouping_str(int32_t grouping);
 VCA_API const char* vca_target_str(int32_t target);
-/* Names as the command line takes them ("vc8", "vc8+had"): sets recipe and, for "+had", hadamard = 1. */
+/* Names as the command line takes them ("vc8", "vc8+had"): sets recipe and, for "+had", hadamard
+ * = 1. */
 VCA_API vca_status vca_recipe_parse(const char* name, int32_t* recipe, int32_t* hadamard);
 VCA_API vca_status vca_grouping_parse(const char* name, int32_t* grouping);
 VCA_API vca_status vca_target_parse(const char* name, int32_t* target);
 
-/* Validates the descriptor and says what would run; VCA_ERR_UNSUPPORTED with the reason when nothing can. */
+/* Validates the descriptor and says what would run; VCA_ERR_UNSUPPORTED with the reason when
+ * nothing can. */
 VCA_API vca_status vca_attn_query(const vca_attn_desc* desc, vca_attn_info* info);
-/* Writes one line per candidate ("cpu/avx512: chosen", "sm90: refused: ...") into buf (always terminated);
- * *needed is the full length with the terminator. */
-VCA_API vca_status vca_attn_explain(const vca_attn_desc* desc, char* buf, size_t size, size_t* needed);
-/* Bytes of workspace for prepare/attend/run. Linear in S. Formula: docs/architecture.md. */
+/* Writes one line per candidate ("cpu/avx512: chosen", "sm90: refused: ...") into buf (always
+ * terminated); *needed is the full length with the terminator. */
+VCA_API vca_status vca_attn_explain(const vca_attn_desc* desc, char* buf, size_t size,
+                                    size_t* needed);
+/* Bytes of workspace, 64-byte aligned, for prepare/attend/run. Needs no tensor data. Linear in S.
+ * Formula: docs/architecture.md. */
 VCA_API vca_status vca_attn_workspace(const vca_attn_desc* desc, size_t* bytes);
 /* Quantises q, k and v into the workspace. Afterwards the caller may free q, k and v. */
-VCA_API vca_status vca_attn_prepare(const vca_attn_desc* desc, void* workspace, size_t bytes, void* stream);
+VCA_API vca_status vca_attn_prepare(const vca_attn_desc* desc, void* workspace, size_t bytes,
+                                    void* stream);
 /* Attention on a prepared workspace: reads desc.o, desc.lse and shapes only, never q, k, v data. */
-VCA_API vca_status vca_attn_attend(const vca_attn_desc* desc, void* workspace, size_t bytes, void* stream);
-/* prepare + attend. workspace NULL with bytes 0 is allowed on the CPU: the library then takes host memory for
- * the time of the call. `stream`: a CUDA stream, NULL on the CPU. */
-VCA_API vca_status vca_attn_run(const vca_attn_desc* desc, void* workspace, size_t bytes, void* stream);
+VCA_API vca_status vca_attn_attend(const vca_attn_desc* desc, void* workspace, size_t bytes,
+                                   void* stream);
+/* prepare + attend. workspace NULL with bytes 0 is allowed on the CPU: the library then takes host
+ * memory for the time of the call. `stream`: a CUDA stream, NULL on the CPU. */
+VCA_API vca_status vca_attn_run(const vca_attn_desc* desc, void* workspace, size_t bytes,
+                                void* stream);
 
-/* The specification itself for query rows [row0, row0 + nrows) of (batch b, query head h), on the CPU, with the
- * block order and chip arithmetic of `target`. A suspicious result of any backend can be compared bit for bit. */
-VCA_API vca_status vca_ref_attn(const vca_attn_desc* desc, int32_t target, int64_t b, int64_t h, int64_t row0,
-                                int64_t nrows, vca_ref_io* io);
-/* n_blocks (128 keys each) of batch b: sizes of vca_ref_io's buffers. */
-VCA_API vca_status vca_ref_blocks(const vca_attn_desc* desc, int64_t b, int64_t* n_valid, int64_t* n_blocks);
+/* The specification itself for query rows [row0, row0 + nrows) of (batch b, query head h), on the
+ * CPU, with the block order and chip arithmetic of `target`. A suspicious result of any backend can
+ * be compared bit for bit. */
+VCA_API vca_status vca_ref_attn(const vca_attn_desc* desc, int32_t target, int64_t b, int64_t h,
+                                int64_t row0, int64_t nrows, vca_ref_io* io);
+/* Sizes of vca_ref_io's buffers for batch b: n_valid keys in n_blocks of 128. With SEQUENCE
+ * segments those of the largest sequence; rows of a smaller one are padded to it (order -1,
+ * everything else 0). */
+VCA_API vca_status vca_ref_blocks(const vca_attn_desc* desc, int64_t b, int64_t* n_valid,
+                                  int64_t* n_blocks);
 
-/* Group state: one buffer per attention layer (and guidance branch, unless share_cfg), owned by the caller. */
+/* Group state: one buffer per attention layer (and guidance branch, unless share_cfg), owned by the
+ * caller. */
 VCA_API vca_status vca_group_state_bytes(const vca_attn_desc* desc, size_t* bytes);
-VCA_API vca_status vca_group_state_init(const vca_attn_desc* desc, void* state, size_t bytes, void* stream);
-VCA_API vca_status vca_group_state_reset(void* state, size_t bytes, void* stream); /* a new generation begins */
+VCA_API vca_status vca_group_state_init(const vca_attn_desc* desc, void* state, size_t bytes,
+                                        void* stream);
+VCA_API vca_status vca_group_state_reset(void* state, size_t bytes,
+                                         void* stream); /* a new generation begins */
 /* A portable copy (versioned, little endian, checksummed). size query: blob NULL. */
-VCA_API vca_status vca_group_state_save(const void* state, size_t bytes, void* blob, size_t* blob_bytes);
-VCA_API vca_status vca_group_state_load(const vca_attn_desc* desc, void* state, size_t bytes, const void* blob,
-                                        size_t blob_bytes);
+VCA_API vca_status vca_group_state_save(const void* state, size_t bytes, void* blob,
+                                        size_t* blob_bytes);
+VCA_API vca_status vca_group_state_load(const vca_attn_desc* desc, void* state, size_t bytes,
+                                        const void* blob, size_t blob_bytes);
 
 #ifdef __cplusplus
 } /* extern "C" */
