@@ -5,6 +5,8 @@
 // library code (see kernel.hpp).
 #pragma once
 
+#include "cpu/simd.hpp"
+
 // ---- scalar arithmetic of the specification (src/spec/arith.hpp), per row ----
 
 inline uint32_t word(float x) { return __builtin_bit_cast(uint32_t, x); }

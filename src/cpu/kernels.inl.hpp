@@ -17,8 +17,6 @@
 namespace vca::cpu {
 namespace {
 
-#include "cpu/simd.hpp"
-
 #include "cpu/kernel_math.hpp"
 
 constexpr int kMaxDims = 128;
