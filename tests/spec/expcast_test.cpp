@@ -327,6 +327,14 @@ TEST(CodeLine, NoCodeExceeds126) {
       uint8_t largest = 0;
       for (const uint8_t c : p.codes) largest = std::max(largest, c);
       ASSERT_LE(largest, r.top > 120 ? 126 : 120);
+      // E1, E2: the bias rounded down, one FMA, one rounding.
+      const double exact_bias = static_cast<double>(r.top) - static_cast<double>(running);
+      auto bias = static_cast<float>(exact_bias);
+      if (static_cast<double>(bias) > exact_bias) bias = std::nextafter(bias, -INFINITY);
+      for (int n = 0; n < kBlock; ++n) {
+        const float x = std::fma(s.value[n], s.a[k_group(n)], bias);
+        ASSERT_EQ(p.codes[n], std::max(0.0f, std::nearbyint(x))) << running;
+      }
       // 126 - m is exact and the best key lies within 1/16 + 1/64 of m: code 126.
       if (running == m && fine) {
         ASSERT_EQ(largest, r.top > 120 ? 126 : 120) << m;
