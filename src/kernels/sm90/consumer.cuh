@@ -37,11 +37,7 @@ class Consumer {
     softmax(true);
     release_stage();
     pack_codes(s_, p_codes_);
-    while (tile.valid) {
-      const Tile next = scheduler.next();
-      run_tile(tile, next);
-      tile = next;
-    }
+    while (tile.valid) tile = run_tile(tile, scheduler);
   }
 
  private:
@@ -112,27 +108,16 @@ class Consumer {
     m_ = {ptx::max_f32(old.r0, blk.r0), ptx::max_f32(old.r1, blk.r1)};
     const bool up0 = blk.r0 > old.r0, up1 = blk.r1 > old.r1;
     moved_ = ptx::vote_sync_any(up0 || up1);
+    const ptx::SmemAddr table = smem_ + C.exp2_offset();
+    if constexpr (kLocal)
+      weight_ = {rescale_factor(ptx::add_rn(blk.r0, -m_.r0), table), rescale_factor(ptx::add_rn(blk.r1, -m_.r1), table)};
     const RowPair reference = kLocal ? blk : m_;
     code_arguments(s_, a, {ptx::sub_rm(p_.top, reference.r0), ptx::sub_rm(p_.top, reference.r1)});
     keep_scores();
-    // Rescale factors last and behind a branch: a block boundary keeps ptxas from hoisting the wait
-    // for PV(j) above the arithmetic on the scores, which is there to hide it.
-    const ptx::SmemAddr table = smem_ + C.exp2_offset();
-    if constexpr (kLocal) {
-      // Of alpha = 2^((old - new)/8) and w = 2^((blk - new)/8) one is always 1: new is old or blk.
-      if (ptx::vote_sync_any(blk.r0 != old.r0 || blk.r1 != old.r1)) {
-        const float f0 = rescale_factor(-ptx::abs_f32(ptx::add_rn(old.r0, -blk.r0)), table);
-        const float f1 = rescale_factor(-ptx::abs_f32(ptx::add_rn(old.r1, -blk.r1)), table);
-        alpha_ = {up0 ? f0 : 1.0f, up1 ? f1 : 1.0f};
-        weight_ = {up0 ? 1.0f : f0, up1 ? 1.0f : f1};
-      } else {
-        alpha_ = weight_ = {1.0f, 1.0f};
-      }
-    } else {
-      if (moved_)
-        alpha_ = {rescale_factor(ptx::add_rn(old.r0, -m_.r0), table),
-                  rescale_factor(ptx::add_rn(old.r1, -m_.r1), table)};
-    }
+    // The rare part last and behind a branch: a block boundary here keeps ptxas from hoisting the wait for PV(j) above the
+    // arithmetic on the scores, which is there to hide it.
+    if (moved_)
+      alpha_ = {rescale_factor(ptx::add_rn(old.r0, -m_.r0), table), rescale_factor(ptx::add_rn(old.r1, -m_.r1), table)};
   }
 
   VCA_DEVICE void keep_scores() {
@@ -172,7 +157,8 @@ class Consumer {
     pack_codes(s_, p_codes_);
   }
 
-  VCA_DEVICE void run_tile(const Tile& tile, const Tile& next) {
+  // Returns the tile whose first scores the last iteration has computed.
+  VCA_DEVICE Tile run_tile(const Tile& tile, TileScheduler& scheduler) {
     RowPair l = {0.0f, 0.0f};
     RowPair beta = {1.0f, 1.0f};
 #pragma unroll
@@ -196,6 +182,7 @@ class Consumer {
     for (; in_group < before_last % 8; ++in_group) run_block<false>(in_group == 0, w, l, beta);
     const RowPair m_tile = m_;  // softmax moves on to the next tile
     const uint32_t q_buffer = q_.index();
+    const Tile next = scheduler.next();  // here and not before: its registers would live through the hot loop
     if (next.valid) {
       q_.advance();
       open_tile(next);
@@ -206,6 +193,7 @@ class Consumer {
     restore_means(l, beta);
     const float* result = kLocal ? o_ : mean_;
     store_tile<C>(p_, tile, group_, result, l.r0, l.r1, m_tile.r0, m_tile.r1);
+    return next;
   }
 
   // Block-local form: O = fma(T, w, O), indicator columns included.
