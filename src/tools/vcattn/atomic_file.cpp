@@ -110,6 +110,7 @@ void AtomicFile::write(const void* data, size_t bytes) {
 }
 
 void AtomicFile::commit() {
+  check_interrupt();  // a file that nobody waits for any more
   // Pipes and character devices cannot be synced; that is no failure.
   if (fsync(fd_) != 0 && errno != EINVAL && errno != EROFS) fail(errno, "write");
   const int fd = fd_;

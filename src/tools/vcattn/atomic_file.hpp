@@ -23,7 +23,8 @@ class AtomicFile {
   void write(const void* data, size_t bytes);
   void write(std::string_view text) { write(text.data(), text.size()); }
 
-  // Sync and rename. Without it the destructor discards everything.
+  // Sync and rename; throws Interrupted instead when a signal has arrived. Without it the
+  // destructor discards everything.
   void commit();
 
   // Where the part lives until commit (for libraries that write by name); after such writes the

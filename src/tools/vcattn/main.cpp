@@ -23,6 +23,7 @@ int fail(const char* text, int code) {
 int run_command(const Command& command) {
   try {
     const int code = command.run();
+    check_interrupt();
     // What is still buffered can meet a full disk, too.
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
       return fail("cannot write to the standard output", kExitBadInput);
