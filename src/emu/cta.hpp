@@ -79,6 +79,7 @@ class Cta {
   void check_at_exit();
   std::string deadlock_report() const;
   std::string describe_place(const Thread& thread) const;
+  std::string describe_warp(uint32_t warp) const;
   void leave(bool ending);
 
   const LaunchConfig& config_;

@@ -56,25 +56,51 @@ std::string Cta::describe_place(const Thread& thread) const {
   return instruction;
 }
 
+// A line for each place where lanes stand: " lanes 0-3: ...".
+std::string Cta::describe_warp(uint32_t warp) const {
+  std::string text;
+  uint32_t told = 0;
+  for (uint32_t lane = 0; lane < 32; ++lane) {
+    if ((told >> lane & 1u) != 0) continue;
+    const Thread& thread = *threads_[warp * 32 + lane];
+    uint32_t lanes = 0;
+    for (uint32_t other = lane; other < 32; ++other) {
+      if (same_place(thread, *threads_[warp * 32 + other])) lanes |= 1u << other;
+    }
+    told |= lanes;
+    if (lanes != 0xFFFFFFFFu) text += " lanes " + lane_list(lanes);
+    text += ": " + describe_place(thread) + "\n";
+  }
+  return text;
+}
+
 std::string Cta::deadlock_report() const {
   std::string text = "CTA " + std::to_string(index_) + ": deadlock: " + std::to_string(live_) +
                      " of " + std::to_string(threads_.size()) +
                      " threads wait and no asynchronous work is in flight\n";
-  for (uint32_t first = 0; first < threads_.size(); first += 32) {
-    uint32_t told = 0;
-    for (uint32_t lane = 0; lane < 32; ++lane) {
-      if ((told >> lane & 1u) != 0) continue;
-      const Thread& thread = *threads_[first + lane];
-      uint32_t lanes = 0;
-      for (uint32_t other = lane; other < 32; ++other) {
-        if (same_place(thread, *threads_[first + other])) lanes |= 1u << other;
-      }
-      told |= lanes;
-      text += "  warp " + std::to_string(first / 32);
-      if (lanes != 0xFFFFFFFFu) text += " lanes " + lane_list(lanes);
-      text += ": " + describe_place(thread) + "\n";
+  // Warps in a row that stand alike share their lines.
+  uint32_t first_alike = 0;
+  std::string places;
+  const auto tell = [&](uint32_t end) {
+    const std::string name = end - first_alike == 1 ? "warp " + std::to_string(first_alike)
+                                                    : "warps " + std::to_string(first_alike) + "-" +
+                                                          std::to_string(end - 1);
+    for (size_t begin = 0; begin < places.size();) {
+      const size_t line_end = places.find('\n', begin) + 1;
+      text += "  " + name + places.substr(begin, line_end - begin);
+      begin = line_end;
     }
+  };
+  const uint32_t warps = thread_count() / 32;
+  for (uint32_t warp = 0; warp < warps; ++warp) {
+    const std::string here = describe_warp(warp);
+    if (warp != 0 && here != places) {
+      tell(warp);
+      first_alike = warp;
+    }
+    places = here;
   }
+  tell(warps);
   return text;
 }
 
