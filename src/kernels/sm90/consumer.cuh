@@ -109,10 +109,13 @@ class Consumer {
     const bool up0 = blk.r0 > old.r0, up1 = blk.r1 > old.r1;
     moved_ = ptx::vote_sync_any(up0 || up1);
     const ptx::SmemAddr table = smem_ + C.exp2_offset();
-    if constexpr (kLocal)
-      weight_ = {rescale_factor(ptx::add_rn(blk.r0, -m_.r0), table), rescale_factor(ptx::add_rn(blk.r1, -m_.r1), table)};
+    below_ = {ptx::add_rn(blk.r0, -m_.r0), ptx::add_rn(blk.r1, -m_.r1)};
     const RowPair reference = kLocal ? blk : m_;
-    code_arguments(s_, a, {ptx::sub_rm(p_.top, reference.r0), ptx::sub_rm(p_.top, reference.r1)});
+    RowPair bias = {ptx::sub_rm(p_.top, reference.r0), ptx::sub_rm(p_.top, reference.r1)};
+    // + 0 * the other row's maximum: nothing in value, but now both maxima come before any code argument. Left alone, ptxas
+    // finishes row r before it starts the maximum of row r + 8, and the shuffles of both chains are exposed.
+    if constexpr (kLocal) bias = {ptx::fma_rn(blk.r1, 0.0f, bias.r0), ptx::fma_rn(blk.r0, 0.0f, bias.r1)};
+    code_arguments(s_, a, bias);
     keep_scores();
     // The rare part last and behind a branch: a block boundary here keeps ptxas from hoisting the wait for PV(j) above the
     // arithmetic on the scores, which is there to hide it.
@@ -132,14 +135,14 @@ class Consumer {
   // Block j of a tile: `first` of its group of 8; kLast: of the tile, whose scores are the next
   // tile's.
   template <bool kLast>
-  VCA_DEVICE void run_block(bool first, RowPair& w, RowPair& l, RowPair& beta) {
+  VCA_DEVICE void run_block(bool first, RowPair& below, RowPair& l, RowPair& beta) {
     wait_stage();
     issue_scores();  // QK(j+1)
     if (!first) {
-      if constexpr (kLocal) merge(w);
+      if constexpr (kLocal) merge(below);
       if (moved_) rescale(l, beta);
     }
-    w = weight_;
+    below = below_;
     if constexpr (kLocal)
       issue_values(t_, false);
     else
@@ -167,19 +170,19 @@ class Consumer {
 #pragma unroll
       for (int i = 0; i < kMeanRegs; ++i) mean_[i] = 0.0f;
     }
-    RowPair w = {0.0f, 0.0f};
+    RowPair below = {0.0f, 0.0f};
     // All blocks but the last, in groups of 8.
     const int before_last = tile.n_blocks - 1;
     int in_group = 0;
     for (int j0 = 0; j0 + 8 <= before_last; j0 += 8) {
 #pragma unroll 1
-      for (int i = 0; i < 8; ++i) run_block<false>(i == 0, w, l, beta);
-      if constexpr (kLocal) merge(w);
+      for (int i = 0; i < 8; ++i) run_block<false>(i == 0, below, l, beta);
+      if constexpr (kLocal) merge(below);
       restore_means(l, beta);
       if (moved_) rescale(l, beta);
     }
 #pragma unroll 1
-    for (; in_group < before_last % 8; ++in_group) run_block<false>(in_group == 0, w, l, beta);
+    for (; in_group < before_last % 8; ++in_group) run_block<false>(in_group == 0, below, l, beta);
     const RowPair m_tile = m_;  // softmax moves on to the next tile
     const uint32_t q_buffer = q_.index();
     const Tile next = scheduler.next();  // here and not before: its registers would live through the hot loop
@@ -187,17 +190,20 @@ class Consumer {
       q_.advance();
       open_tile(next);
     }
-    run_block<true>(in_group == 0, w, l, beta);
+    run_block<true>(in_group == 0, below, l, beta);
     release(C.q_empty(0) + 8u * q_buffer);
-    if constexpr (kLocal) merge(w);
+    if constexpr (kLocal) merge(below);
     restore_means(l, beta);
     const float* result = kLocal ? o_ : mean_;
     store_tile<C>(p_, tile, group_, result, l.r0, l.r1, m_tile.r0, m_tile.r1);
     return next;
   }
 
-  // Block-local form: O = fma(T, w, O), indicator columns included.
-  VCA_DEVICE void merge(RowPair w) {
+  // Block-local form: O = fma(T, w, O), indicator columns included, w = 2^(below/8). The factor is looked up here and not with
+  // the codes, because here its latency hides behind the scores' MMA.
+  VCA_DEVICE void merge(RowPair below) {
+    const ptx::SmemAddr table = smem_ + C.exp2_offset();
+    const RowPair w = {rescale_factor(below.r0, table), rescale_factor(below.r1, table)};
 #pragma unroll
     for (int i = 0; i < kORegs; i += 4) {
       o_[i] = ptx::fma_rn(t_[i], w.r0, o_[i]);
@@ -270,7 +276,8 @@ class Consumer {
   ptx::MatrixDesc q_desc_;
   Ring<2> q_, mu_;
   Ring<Config::kStages> stage_;
-  RowPair m_ = {0.0f, 0.0f}, alpha_ = {0.0f, 0.0f}, weight_ = {0.0f, 0.0f};
+  RowPair m_ = {0.0f, 0.0f}, alpha_ = {0.0f, 0.0f};
+  RowPair below_ = {0.0f, 0.0f};  // block maximum minus running maximum: the block's weight in code units
   bool moved_ = false;
   int32_t s_[64];
   uint32_t p_codes_[16];
