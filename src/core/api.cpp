@@ -12,7 +12,6 @@
 #include "core/ref.hpp"
 #include "core/select.hpp"
 #include "core/status.hpp"
-#include "core/structs.hpp"
 #include "spec/attention.hpp"
 #include "vca/vca.h"
 
@@ -86,7 +85,12 @@ vca_status vca_target_parse(const char* name, int32_t* target) {
 vca_status vca_attn_query(const vca_attn_desc* desc, vca_attn_info* info) {
   return guarded([&] {
     not_null(info, "info");
-    read_struct(info, sizeof(vca_attn_info), "vca_attn_info");
+    // Only written, so bytes behind what this version knows do not matter.
+    if (info->struct_size < sizeof(vca_attn_info)) {
+      invalid("vca_attn_info.struct_size is not a size of this struct",
+              std::to_string(info->struct_size), std::to_string(sizeof(vca_attn_info)) + " or more",
+              "set it to sizeof(vca_attn_info)");
+    }
     const Request request = validate(desc, Use::query);
     const vca::spec::Problem& p = request.problem;
     const vca::cpu::Isa isa = select_isa(request);

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <exception>
 
+#include "core/float_env.hpp"
+
 namespace vca::core {
 
 // Threads of a call: 0 means the OpenMP default.
@@ -20,15 +22,19 @@ void parallel_for(int64_t n, int threads, Body&& body) {
   if (threads > n) threads = static_cast<int>(n);
   std::exception_ptr error;
   int64_t error_index = n;
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-  for (int64_t i = 0; i < n; ++i) {
-    try {
-      body(i, omp_get_thread_num());
-    } catch (...) {
+#pragma omp parallel num_threads(threads)
+  {
+    const DefaultFloatEnv environment;
+#pragma omp for schedule(dynamic, 1)
+    for (int64_t i = 0; i < n; ++i) {
+      try {
+        body(i, omp_get_thread_num());
+      } catch (...) {
 #pragma omp critical(vca_parallel_for_error)
-      if (i < error_index) {
-        error_index = i;
-        error = std::current_exception();
+        if (i < error_index) {
+          error_index = i;
+          error = std::current_exception();
+        }
       }
     }
   }

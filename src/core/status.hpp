@@ -7,6 +7,7 @@
 #include <exception>
 #include <string>
 
+#include "core/float_env.hpp"
 #include "vca/vca.h"
 
 namespace vca::core {
@@ -49,6 +50,7 @@ vca_status status_of_current_exception() noexcept;
 // Runs the body of an exported function: nothing escapes.
 template <class Body>
 vca_status guarded(Body&& body) noexcept {
+  const DefaultFloatEnv environment;
   try {
     body();
     return VCA_OK;

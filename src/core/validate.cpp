@@ -236,12 +236,11 @@ void check_outputs_disjoint(const vca_attn_desc& d, Use use) {
   const Region lse = region_of_array("lse", d.lse, rows, sizeof(float));
   const Region energy = region_of_array("energy_removed", d.energy_removed, heads, sizeof(float));
   const Region regrouped = region_of_array("regrouped", d.regrouped, heads, 1);
-  const Region inputs[] = {region_of("q", d.q), region_of("k", d.k), region_of("v", d.v)};
-  std::vector<Region> outputs;
-  if (use == Use::run) outputs.push_back(region_of("o", d.o));
-  if (use == Use::run) outputs.push_back(lse);
-  outputs.push_back(energy);
-  outputs.push_back(regrouped);
+  // After prepare the inputs may be gone, and the output may even have taken their place.
+  std::vector<Region> inputs, outputs;
+  if (use != Use::attend) inputs = {region_of("q", d.q), region_of("k", d.k), region_of("v", d.v)};
+  if (use != Use::prepare) outputs = {region_of("o", d.o), lse};
+  if (use != Use::attend) outputs.insert(outputs.end(), {energy, regrouped});
   for (size_t i = 0; i < outputs.size(); ++i) {
     for (const Region& input : inputs) check_disjoint(outputs[i], input);
     for (size_t j = i + 1; j < outputs.size(); ++j) check_disjoint(outputs[i], outputs[j]);
@@ -282,7 +281,7 @@ Request validate(const vca_attn_desc* caller, Use use) {
   resolve_rope(d, request);
   resolve_policy(d, use, request);
   expand_subproblems(request);
-  if (use == Use::run || use == Use::prepare) check_outputs_disjoint(d, use);
+  if (use == Use::run || use == Use::prepare || use == Use::attend) check_outputs_disjoint(d, use);
   if ((d.flags & VCA_CHECK_FINITE) != 0 && use != Use::query && use != Use::explain &&
       use != Use::attend) {
     check_finite("q", p.q, request.threads);

@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names, query, explain, workspace and the prepare/attend split.
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
 #include <thread>
 
 #include "core/names.hpp"
@@ -61,6 +65,14 @@ TEST(Query, ResolvesDefaults) {
   c.desc.recipe = VCA_RECIPE_SAGE2;
   c.desc.grouping = VCA_GROUPING_KDTREE;
   EXPECT_EQ(query(c).grouping, VCA_GROUPING_IDENTITY);
+}
+
+TEST(Query, InfoNeedsItsSize) {
+  Call c({1, 1, 1, 8, 8, 64});
+  vca_attn_info info{};
+  expect_refused(vca_attn_query(&c.desc, &info), VCA_ERR_INVALID_ARGUMENT,
+                 {"vca_attn_info.struct_size", "got 0"});
+  expect_refused(vca_attn_query(&c.desc, nullptr), VCA_ERR_INVALID_ARGUMENT, {"info is NULL"});
 }
 
 TEST(Query, NeedsNoTensorData) {
@@ -140,6 +152,30 @@ TEST(Threads, TwoCallersAtOnce) {
   EXPECT_EQ(bad[0], 0);
   EXPECT_EQ(bad[1], 0);
 }
+
+#if defined(__SSE2__)
+// A framework may flush subnormals or round another way in the calling thread: neither changes a
+// bit, and the caller gets its own setting back.
+TEST(Threads, TheCallersFloatEnvironmentDoesNotMatter) {
+  constexpr unsigned kFlushAndRoundUp = 0x1F80 | 0x8040 | 0x4000;
+  Call c({1, 2, 2, 130, 300, 64}, VCA_FP32);
+  c.q.fill_normal(1, 1e-3f);
+  c.v.fill_normal(3, 1e-38f);  // subnormal products everywhere
+  c.with_lse();
+  expect_ok(c.run());
+  const std::vector<uint8_t> want = c.o.bytes();
+  const std::vector<float> want_lse = c.lse;
+  const unsigned before = _mm_getcsr();
+  _mm_setcsr(kFlushAndRoundUp);
+  const vca_status status = c.run();
+  const unsigned after = _mm_getcsr();
+  _mm_setcsr(before);
+  expect_ok(status);
+  EXPECT_EQ(after & ~0x3Fu, kFlushAndRoundUp);  // the low bits are sticky flags
+  EXPECT_EQ(c.o.bytes(), want);
+  EXPECT_EQ(c.lse, want_lse);
+}
+#endif
 
 // ---- workspace ----
 
@@ -262,6 +298,20 @@ TEST(Workspace, Refusals) {
   c.desc.flags = VCA_CHECK_FINITE;
   c.k.set(0, 0, 1, 1, std::numeric_limits<float>::infinity());
   expect_refused(vca_attn_prepare(&c.desc, workspace, bytes, nullptr), VCA_ERR_NON_FINITE, {"k["});
+}
+
+TEST(Workspace, AttendChecksItsOwnOutputs) {
+  Call c({1, 1, 1, 60, 60, 64});
+  c.output(VCA_FP32);
+  c.with_lse();
+  size_t bytes = 0;
+  expect_ok(vca_attn_workspace(&c.desc, &bytes));
+  std::vector<uint8_t> buffer;
+  void* workspace = aligned(buffer, bytes);
+  expect_ok(vca_attn_prepare(&c.desc, workspace, bytes, nullptr));
+  c.desc.lse = static_cast<float*>(c.desc.o.data);
+  expect_refused(vca_attn_attend(&c.desc, workspace, bytes, nullptr), VCA_ERR_INVALID_ARGUMENT,
+                 {"overlaps lse"});
 }
 
 // The output may take the place of q once q has been prepared.
