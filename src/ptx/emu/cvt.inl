@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 #include "spec/arith.hpp"
 #include "spec/codes.hpp"
@@ -31,12 +30,9 @@ VCA_DEVICE float bits_float(uint32_t bits) { return spec::float_from_bits(bits);
 VCA_DEVICE float add_rp(float a, float b) { return spec::add_ru(a, b); }
 VCA_DEVICE float rcp_rn(float x) { return 1.0f / x; }
 
-// Multiples of 1/128 octave, which rescale factors are: the specification's table. Elsewhere:
-// correctly rounded, which is an assumption about the chip and not a measurement.
+// Correctly rounded, which the chip is not: on an H200 (driver 580.159.04) 11,718 of the 16,129
+// rescale arguments differ by an ulp. A kernel that must be bit-equal looks its factors up instead.
 VCA_DEVICE float ex2_approx(float x) {
-  if (x <= 0.0f && x >= -126.0f && x * 128.0f == std::trunc(x * 128.0f)) {
-    return spec::pow2_code(x * 8.0f);
-  }
   return static_cast<float>(std::exp2(static_cast<double>(x)));
 }
 VCA_DEVICE uint32_t cvt_rna_tf32_f32(float x) { return spec::float_bits(spec::rna_tf32(x)); }
