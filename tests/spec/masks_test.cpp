@@ -182,6 +182,35 @@ TEST(Scale, HugeScoresKeepTheirArgmax) {
   }
 }
 
+// B3: inputs up to 2^112 keep everything finite; below 2^-100 they count as zero.
+TEST(Scale, ExtremeMagnitudesStayFinite) {
+  for (const int qk : {-120, -60, 0, 50, 111})
+    for (const int value : {-120, -60, 0, 50, 111}) {
+      Heads h({1, 1, 1, 3, 150, 64}, 16, 1.0, 2.0);
+      const auto scaled = [](std::vector<float>& x, int exponent) {
+        for (float& v : x) v = std::ldexp(std::clamp(v, -1.9f, 1.9f), exponent);
+      };
+      scaled(h.q, qk);
+      scaled(h.k, qk);
+      scaled(h.v, value);
+      double largest = 0;
+      for (const float x : h.v) largest = std::max(largest, std::fabs(static_cast<double>(x)));
+      for (const Recipe* r : test::running_recipes()) {
+        // Unquantised scores, |q.k| around 2^225, do not fit FP32 in any implementation.
+        if (r->id == RecipeId::bf16 && qk > 60) continue;
+        h.use(*r);
+        for (const Target target : {Target::cpu, Target::sm90}) {
+          const Traced t(h.p, Prepared(h.p, h.p.subs[0]), target, 0, 3);
+          for (const uint8_t c : t.codes) ASSERT_LE(c, r->p == PMap::cast_u8 ? 255 : 126);
+          for (const float l : t.l) ASSERT_TRUE(std::isfinite(l) && l > 0) << label(*r, target);
+          // A mean of values, each known to 1/16; FP32-sum recipes add 1/17 for the cast.
+          for (const float x : t.o)
+            ASSERT_LE(std::fabs(static_cast<double>(x)), largest * 1.13) << label(*r, target);
+        }
+      }
+    }
+}
+
 // ---- LSE merges shards ---------------------------------------------------------------------
 
 TEST(Lse, FourShardsMergeToTheWhole) {
