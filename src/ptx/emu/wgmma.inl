@@ -20,8 +20,8 @@ VCA_DEVICE void keep(uint32_t& x) { emu::ops::keep(&x); }
 
 VCA_DEVICE void wgmma_m64n128k32_s32_s8_s8(int32_t (&d)[64], MatrixDesc a, MatrixDesc b,
                                            bool accumulate) {
-  emu::ops::wgmma({"wgmma.m64n128k32.s32.s8.s8", emu::MmaType::s8, 128, d, nullptr, a.bits(), b.bits(),
-                   accumulate});
+  emu::ops::wgmma({"wgmma.m64n128k32.s32.s8.s8", emu::MmaType::s8, 128, d, nullptr, a.bits(),
+                   b.bits(), accumulate});
 }
 VCA_DEVICE void wgmma_m64n128k32_f32_e4m3_e4m3(float (&d)[64], MatrixDesc a, MatrixDesc b,
                                                bool accumulate) {
