@@ -282,13 +282,14 @@ def test_v_constant_per_cluster(tmp_path):
     assert recipes["vc8"]["energy_removed"] > 0.999
 
 
-@pytest.mark.parametrize("magnitude", [1e-38, 1e-30, 1e-10, 1e4, 1e18, 1e36])
+@pytest.mark.parametrize("magnitude", [1e-38, 1e-30, 1e-10, 1e4, 1e18, 1e36, 3e38])
 def test_magnitudes_of_v(tmp_path, magnitude):
     tensors = random_qkv(s_q=20)
     tensors["v"] = tensors["v"] / np.abs(tensors["v"]).max() * magnitude
     for name, figures in compare(dump(tmp_path / "t.safetensors", tensors))["recipes"].items():
-        # Below 2^-100 (8e-31) a channel counts as zero by specification.
-        if magnitude > 1e-30 and name not in WITHOUT_CODES:
+        # Below 2^-100 (8e-31) a channel counts as zero by specification; above 2^121 (2.7e36) the sum
+        # of a block of 128 values leaves FP32 and figures may be undefined. Both must still work.
+        if 1e-30 < magnitude < 2**121 and name not in WITHOUT_CODES:
             assert figures["rel_l2"] < NEAR, name
 
 
