@@ -36,7 +36,7 @@ inline float ceil_sixteenth(float x) { return -sub_rd(-x, 786432.0f) - 786432.0f
 
 inline float pow2_code(const uint32_t* fractions, float d) {
   if (!(d >= -1008.0f)) return 0.0f;
-  const uint32_t k = (uint32_t)(-16.0f * d);
+  const uint32_t k = word(-16.0f * d + 12582912.0f) - 0x4B400000u;
   return real(fractions[k & 127u] - ((k >> 7) << 23));
 }
 

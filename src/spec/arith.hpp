@@ -130,7 +130,8 @@ constexpr float exp2_code_fraction(uint32_t k) { return float_from_bits(kExp2Fra
 // arises as −Inf − (−Inf), before the first key.
 constexpr float pow2_code(float d) {
   if (!(d >= -1008.0f)) return 0.0f;
-  const uint32_t k = static_cast<uint32_t>(-16.0f * d);
+  // To the nearest 1/16: exact for maxima below 2¹⁸ in magnitude; far below, maxima may be odd multiples of 1/32.
+  const uint32_t k = float_bits(-16.0f * d + kRoundMagic) - kRoundMagicBits;
   return float_from_bits(kExp2FractionBits[k & 127u] - ((k >> 7) << 23));
 }
 

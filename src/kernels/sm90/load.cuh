@@ -2,10 +2,10 @@
 // Producer: one thread streams Q, K, V and mean tiles into shared memory with 1-D bulk copies.
 //
 // The blocks of all tiles of a CTA form one stream b = 0, 1, 2, ... Stage b holds K(b) and V(b -
-// 1), because scores run one block ahead of values; the first stage has no V and the last one no K.
+// 1), because scores run one block ahead of values; the first stage has no V, and the last one's K only keeps the last iteration from reading stale data.
 //
 //   stage    0      1          2          3         ...   n
-//          K(0)   K(1) V(0)  K(2) V(1)  K(3) V(2)   ...  V(n-1)
+//          K(0)   K(1) V(0)  K(2) V(1)  K(3) V(2)   ...  V(n-1) K(n-1)
 #pragma once
 
 #include "kernels/common/scheduler.hpp"
@@ -39,7 +39,7 @@ class Producer {
         if (j % 8 == 0) load_mu(tile.mu_group + j / 8);
       }
     }
-    if (v_block >= 0) load_stage(-1, v_block);
+    if (v_block >= 0) load_stage(v_block, v_block);  // K once more: its scores are computed and never read
   }
 
  private:
@@ -48,16 +48,13 @@ class Producer {
   }
 
   // Waits until the consumers have released a buffer. The phase before a fresh barrier's first
-  // counts as complete, so the first round passes at once. -1: no tile.
+  // counts as complete, so the first round passes at once. v_block -1: no V tile.
   VCA_DEVICE void load_stage(int64_t k_block, int64_t v_block) {
     const uint32_t s = stage_.index(), full = C.full(s);
     ptx::mbarrier_wait_parity(smem_ + C.empty(s), stage_.parity() ^ 1u);
-    ptx::mbarrier_arrive_expect_tx(smem_ + full, (k_block >= 0 ? C.qk_tile_bytes() + 16u : 0u) +
-                                                     (v_block >= 0 ? C.v_tile_bytes() : 0u));
-    if (k_block >= 0) {
-      copy(C.k_offset(s), p_.k_tiles + k_block * C.qk_tile_bytes(), C.qk_tile_bytes(), full);
-      copy(C.k_scale_offset(s), p_.k_scale + k_block * 4, 16u, full);
-    }
+    ptx::mbarrier_arrive_expect_tx(smem_ + full, C.qk_tile_bytes() + 16u + (v_block >= 0 ? C.v_tile_bytes() : 0u));
+    copy(C.k_offset(s), p_.k_tiles + k_block * C.qk_tile_bytes(), C.qk_tile_bytes(), full);
+    copy(C.k_scale_offset(s), p_.k_scale + k_block * 4, 16u, full);
     if (v_block >= 0)
       copy(C.v_offset(s), p_.v_tiles + v_block * C.v_tile_bytes(), C.v_tile_bytes(), full);
     stage_.advance();
