@@ -67,7 +67,7 @@ constexpr uint8_t u8_encode(float x) {
 
 // The ExpCast conversion: what F2IP.U8 does with one value. The instruction saturates at 255, but
 // the E4M3 reading of the byte ends at 126 (0x7E = 448): scores are rounded up into the maximum
-// and the bias is rounded down, so no caller ever gets more (NUMERICS B, E).
+// and the bias is rounded down, so no caller ever gets more (docs/numerics.md E2).
 constexpr uint8_t f2ip_code(float x) { return u8_encode(x); }
 
 // ---- E4M3 ----------------------------------------------------------------------------------

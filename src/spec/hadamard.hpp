@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Unnormalised Walsh-Hadamard transform of a row, in FP32 butterflies from stride 1 up
-// (docs/numerics.md, section B). Rotating q and k by the same H leaves q.k unchanged up to the
+// (docs/numerics.md B5, B10). Rotating q and k by the same H leaves q.k unchanged up to the
 // factor d_pad, which Problem::code_scale folds in.
 #pragma once
 

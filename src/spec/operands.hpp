@@ -112,7 +112,8 @@ void prepare_kv(const Problem& p, const SubProblem& sub, int64_t kv_head,
 void prepare_q(const Problem& p, const SubProblem& sub, int64_t q_head, const float* k_offset,
                QOperands& out);
 
-// The exponent e of NUMERICS B: smallest integer >= 0 with 2^-e * A * qmax * kmax * d_pad < 2^23.
+// The exponent e of docs/numerics.md B6: smallest integer >= 0 with
+// 2^-e * A * qmax * kmax * d_pad < 2^23.
 int overflow_exponent(const Problem& p, float max_q_scale, float max_k_scale);
 
 // Query factor of a row: RN(code_scale * q_scale) * 2^-e. The factor of a score is a =

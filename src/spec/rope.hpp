@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary embedding, in the conventions of the four models (docs/numerics.md, section B). Tables are
+// Rotary embedding, in the conventions of the four models (docs/numerics.md B10). Tables are
 // expanded in FP64 and stored as FP32; the rotation is explicit FP32 multiply and add.
 //
 //   interleaved: pairs (x[2i], x[2i+1])           Wan2.2, HunyuanVideo-1.5, LongCat

@@ -33,7 +33,7 @@ std::vector<ChannelRange> channel_ranges(const Problem& p, const SubProblem& sub
 
 // s_v of V-Smooth: a residual can reach the whole spread (a block mean at one end, a value at the
 // other), so (max - min)/448 never saturates; the last term makes room for the rounding of the
-// stored mean. Proof: docs/numerics.md, section B.
+// stored mean. Proof: docs/numerics.md B7.
 float smooth_scale(const ChannelRange& c) {
   if (c.abs_max() < 0x1p-100f) return 1.0f;
   constexpr float kInv448 = 1.0f / 448.0f;

@@ -236,7 +236,7 @@ TEST(HardInput, MaximaThatMoveByExactSteps) {
       });
       c.v.fill([](int64_t, int64_t, int64_t, int64_t) { return 3.0f; });
       expect_ok(c.run());
-      // Constant V: two groups of blocks, so 2 * 2^-23 of it (docs/numerics.md, section B).
+      // Constant V: two groups of blocks, so 2 * 2^-23 of it (docs/numerics.md F5).
       for (int64_t d = 0; d < 64; ++d)
         ASSERT_NEAR(c.o.get(0, 0, 0, d), 3.0f, 3 * 2 * 0x1p-23f)
             << vca_recipe_str(recipe) << " " << codes;

@@ -72,8 +72,7 @@ static void run(void) {
   desc.q = t, desc.k = t, desc.v = t, desc.o = t;
   desc.q.data = q, desc.k.data = k, desc.v.data = v, desc.o.data = o;
   check(vca_attn_run(&desc, NULL, 0, NULL) == VCA_OK, "vca_attn_run");
-  /* Constant values come back to an output rounding each for l and O: docs/numerics.md, section B.
-   */
+  /* Constant values come back to an output rounding each for l and O: docs/numerics.md F5. */
   for (i = 0; i < S * D; ++i)
     if (o[i] - 2.0f > 1e-5f || o[i] - 2.0f < -1e-5f) break;
   check(i == S * D, "a constant V comes back");

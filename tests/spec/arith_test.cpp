@@ -83,8 +83,8 @@ TEST(Directed, RandomBitPatternsAgreeWithTheHardware) {
   }
 }
 
-// NUMERICS B: with the score rounded up and the bias down no code can exceed 126, whatever the
-// scale and the scores.
+// docs/numerics.md E2: with the score rounded up and the bias down no code can exceed 126, whatever
+// the scale and the scores.
 TEST(Directed, NoCodeAbove126) {
   uint64_t state = 2;
   for (int i = 0; i < 200000; ++i) {
@@ -135,8 +135,8 @@ TEST(CeilSixteenth, ExactBelowTwoToThe18AndAboveXUpToTwoToThe23) {
       } else if (std::fabs(x) < 0x1p18f) {
         ASSERT_EQ(static_cast<double>(y), std::ceil(static_cast<double>(x) * 16.0) / 16.0) << x;
       } else if (std::fabs(x) < 0x1p23f) {
-        // x + 1.5 * 2^19 is below 2^24, where floats are at most 1 apart. From 2^19 on x is a multiple of 1/16 itself, and
-        // between -2^19 and -2^18 the sum has room for one bit more.
+        // x + 1.5 * 2^19 is below 2^24, where floats are at most 1 apart. From 2^19 on x is a
+        // multiple of 1/16 itself, and between -2^19 and -2^18 the sum has room for one bit more.
         ASSERT_GE(y, x);
         ASSERT_LE(y, x + 1.0f);
         ASSERT_EQ(std::fmod(y, x < 0.0f ? 0.03125f : 0.0625f), 0.0f) << x;
