@@ -90,10 +90,10 @@ constexpr float rna_tf32(float x) {
 // a + b rounded towards +Inf (PTX add.rp.f32): the mirror image of sub_rd.
 constexpr float add_ru(float a, float b) { return -sub_rd(-a, b); }
 
-// x rounded up to a multiple of 1/16: RU(x + 1.5·2¹⁹) − 1.5·2¹⁹, two additions on any chip. Below 2¹⁸ in
-// magnitude the sum lies in [2¹⁹, 2²⁰), whose floats are the multiples of 1/16, so the result is ⌈16x⌉/16; up to
-// 2²³ (B6 keeps scores below) it is the next multiple of a coarser power of two. Never below x; the subtraction
-// is exact. An exact zero is +0.
+// x rounded up to a multiple of 1/16: RU(x + 1.5·2¹⁹) − 1.5·2¹⁹, two additions on any chip. Below
+// 2¹⁸ in magnitude the sum lies in [2¹⁹, 2²⁰), whose floats are the multiples of 1/16, so the
+// result is ⌈16x⌉/16; up to 2²³ (B6 keeps scores below) it is the next multiple of a coarser power
+// of two. Never below x; the subtraction is exact. An exact zero is +0.
 inline constexpr float kCeilMagic = 786432.0f;
 constexpr float ceil_sixteenth(float x) { return add_ru(x, kCeilMagic) - kCeilMagic; }
 
@@ -130,7 +130,8 @@ constexpr float exp2_code_fraction(uint32_t k) { return float_from_bits(kExp2Fra
 // arises as −Inf − (−Inf), before the first key.
 constexpr float pow2_code(float d) {
   if (!(d >= -1008.0f)) return 0.0f;
-  // To the nearest 1/16: exact for maxima below 2¹⁸ in magnitude; far below, maxima may be odd multiples of 1/32.
+  // To the nearest 1/16: exact for maxima below 2¹⁸ in magnitude; far below, maxima may be odd
+  // multiples of 1/32.
   const uint32_t k = float_bits(-16.0f * d + kRoundMagic) - kRoundMagicBits;
   return float_from_bits(kExp2FractionBits[k & 127u] - ((k >> 7) << 23));
 }

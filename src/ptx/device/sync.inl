@@ -37,8 +37,8 @@ VCA_DEVICE void mbarrier_wait_parity(SmemAddr bar, uint32_t parity) {
 
 VCA_DEVICE void cp_async_bulk_g2s(SmemAddr dst, const void* src, uint32_t bytes, SmemAddr bar) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          dst.value),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(dst.value),
       "l"(src), "r"(bytes), "r"(bar.value)
       : "memory");
 }
