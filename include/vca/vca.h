@@ -12,9 +12,9 @@
  *   - A call that fails returns a status other than VCA_OK, has written no output (only
  *     VCA_ERR_OUT_OF_MEMORY may come after a part of it), and leaves a text in
  *     vca_last_error() that says what was wrong, what was given, what is allowed and what to do.
- *   - Every struct starts with `struct_size`; set it to sizeof(the struct) (or use
- * vca_attn_desc_init), so that a newer library keeps working with an older caller. Zeroed fields
- * mean "default".
+ *   - Structs that may grow start with `struct_size`; set it to sizeof(the struct) (or use
+ *     vca_attn_desc_init), so that a newer library keeps working with an older caller. Zeroed
+ *     fields mean "default". vca_tensor and vca_segment are fixed and have none.
  */
 #ifndef VCA_VCA_H_
 #define VCA_VCA_H_
@@ -48,8 +48,7 @@ typedef enum vca_status {
 /* ------------------------------------------------------------------- enums */
 typedef enum vca_dtype { VCA_BF16 = 0, VCA_FP16 = 1, VCA_FP32 = 2 } vca_dtype;
 
-/* Recipes: docs/numerics.md, section E. VCA_RECIPE_AUTO is vc8 on the CPU, sm_89, sm_90 and sm_100.
- */
+/* Recipes: docs/numerics.md, section E. AUTO is vc8 on the CPU, sm_89, sm_90 and sm_100. */
 typedef enum vca_recipe {
   VCA_RECIPE_AUTO = 0,
   VCA_RECIPE_EXACT = 1,      /* FP64 throughout on the stored inputs */
@@ -77,8 +76,7 @@ typedef enum vca_grouping {
   VCA_GROUPING_AUTO = 7
 } vca_grouping;
 
-/* Whose block order and chip arithmetic to follow. VCA_TARGET_AUTO: the device the tensors live on.
- */
+/* Whose block order and chip arithmetic to follow. AUTO: the device that the tensors live on. */
 typedef enum vca_target {
   VCA_TARGET_AUTO = 0,
   VCA_TARGET_CPU = 1,
