@@ -19,7 +19,7 @@ import pytest
 import tiny_model
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-VCATTN = os.environ.get("VCATTN", str(ROOT / "build" / "bin" / "vcattn"))
+VCATTN = os.environ.get("VCATTN_BINARY", str(ROOT / "build" / "bin" / "vcattn"))
 MEASURES = ("psnr", "ssim", "ssimulacra2", "ssimulacra", "butteraugli", "vif", "lpips")
 
 
@@ -298,6 +298,16 @@ def test_missing_tools_leave_null_and_a_reason(model, tmp_path):
     for measure in ("ssimulacra2", "ssimulacra", "butteraugli", "vif"):
         assert recipe[measure] is None
         assert "not found" in recipe["unavailable"][measure]
+    assert recipe["psnr"] > 0
+
+
+def test_unwritable_temporary_directory_leaves_null_and_a_reason(model, tmp_path):
+    done = generate("--model", model, "--recipes", "sage2", "--steps", 1, "--out", tmp_path / "o",
+                    env={"TMPDIR": "/proc"})  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    recipe = json.loads((tmp_path / "o" / "generate.json").read_text())["runs"][0]["recipes"]["sage2"]
+    assert recipe["vif"] is None
+    assert "/proc" in recipe["unavailable"]["vif"]
     assert recipe["psnr"] > 0
 
 

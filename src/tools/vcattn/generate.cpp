@@ -39,14 +39,7 @@ class SeedRun {
     for (size_t r = 0; r < options_.recipes.size(); ++r) {
       ClipOutput clip;
       clip.run = generate(seed_index, r, trajectory);
-      if (r > 0) {
-        // The tools want the reference's frames on disk once.
-        if (!tools) {
-          tools = std::make_unique<PerceptualTools>(output.clips[0].run.clip, dit_.config().fps,
-                                                    options_.threads);
-        }
-        clip.run.quality = measure(clip.run.clip, output.clips[0].run.clip, *tools);
-      }
+      if (r > 0) clip.run.quality = measure(clip.run.clip, output.clips[0].run.clip, tools);
       clip.video = encode_video(clip.run.clip, dit_.config().fps);
       clip.video_name = folder + clip.run.recipe + "." + clip.video.extension;
       clip.frames_png = encode_png(contact_sheet(clip.run.clip, kContactColumns));
@@ -76,10 +69,20 @@ class SeedRun {
     return generate_clip(dit_, options_, request, trajectory);
   }
 
+  // The tools want the reference's frames on disk once; `tools` is made at the first call.
   std::map<std::string, Measure> measure(const Clip& clip, const Clip& reference,
-                                         const PerceptualTools& tools) const {
+                                         std::unique_ptr<PerceptualTools>& tools) const {
     progress_.update(done_, "measuring");
-    std::map<std::string, Measure> quality = tools.measure(clip);
+    std::map<std::string, Measure> quality;
+    try {
+      if (!tools) {
+        tools = std::make_unique<PerceptualTools>(reference, dit_.config().fps, options_.threads);
+      }
+      quality = tools->measure(clip);
+    } catch (const std::runtime_error& error) {
+      // A full or read-only temporary directory costs these measures, not the run.
+      for (const char* name : kPerceptualMeasures) quality[name] = {std::nullopt, error.what()};
+    }
     quality["psnr"] = {psnr_db(clip, reference), ""};
     quality["ssim"] = ssim(clip, reference);
     quality["lpips"] = lpips_ == nullptr
@@ -148,7 +151,8 @@ int run_generate(const GenerateArguments& arguments) {
   std::unique_ptr<Lpips> lpips;
   if (!options.lpips_weights.empty()) lpips = std::make_unique<Lpips>(options.lpips_weights);
 
-  // Before the long work, so that a typo in a path costs nothing.
+  // Before the long work, so that a typo in a path or a poor FFmpeg costs nothing.
+  require_video_encoder();
   OutputSet outputs;
   outputs.make_directory(options.out);
   check_writable(options.out / "index.html");

@@ -40,6 +40,9 @@ struct Video {
 // them or fails.
 Video encode_video(const Clip& clip, double fps, const std::string& encoder = "");
 
+// Throws std::runtime_error when FFmpeg has none of the encoders.
+void require_video_encoder();
+
 // Text in the built-in 5 x 7 font; each font pixel becomes scale x scale image pixels.
 int text_width(std::string_view text, int scale);
 inline constexpr int kFontHeight = 7;

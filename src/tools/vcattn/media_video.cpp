@@ -209,6 +209,8 @@ class Encoder {
 
 }  // namespace
 
+void require_video_encoder() { find_recipe(""); }
+
 Video encode_video(const Clip& clip, double fps, const std::string& encoder) {
   av_log_set_level(AV_LOG_ERROR);
   const Recipe& recipe = find_recipe(encoder);

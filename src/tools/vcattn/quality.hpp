@@ -34,9 +34,13 @@ Measure ssim(const Clip& clip, const Clip& reference);
 //   butteraugli  (libjxl's butteraugli_main, 3-norm) 0 = equal, lower is better
 //   vif          (FFmpeg's filter, mean of its four scales) 1 = equal, higher is better
 // libjxl's measures are means over frames.
+inline constexpr const char* kPerceptualMeasures[] = {"ssimulacra2", "ssimulacra", "butteraugli",
+                                                      "vif"};
+
 class PerceptualTools {
  public:
-  // Writes the reference's frames; the directory goes with the object.
+  // Writes the reference's frames; the directory goes with the object. std::runtime_error when
+  // that is not possible.
   PerceptualTools(const Clip& reference, double fps, int threads);
   ~PerceptualTools();
   PerceptualTools(const PerceptualTools&) = delete;
