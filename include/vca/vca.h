@@ -166,8 +166,8 @@ typedef struct vca_attn_desc {
   vca_tensor q; /* [B, H_q, S_q, D] BF16, FP16 or FP32; D in 1..128 */
   vca_tensor k; /* [B, H_kv, S_kv, D], H_q a multiple of H_kv, dtype of q */
   vca_tensor v; /* [B, H_kv, S_kv, D] */
-  /* [B, H_q, S_q, D] output, any of the three dtypes. No two of its elements may share an address,
-   * and it must not overlap an input. */
+  /* [B, H_q, S_q, D] output, any of the three dtypes, rounded to nearest even; beyond FP16's range
+   * +-Inf. No two of its elements may share an address, and it must not overlap an input. */
   vca_tensor o;
   /* Optional output [B, H_q, S_q] FP32 contiguous: natural log of sum exp(scale * q.k) over valid
    * keys of the original K; -inf for an empty key set. */

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string_view>
 
 namespace vca::spec {
@@ -29,14 +28,6 @@ constexpr std::string_view to_string(Target target) {
       return "sm120";
   }
   return "invalid";
-}
-
-// Exact, case-sensitive names: a typo must become an error message, not another chip.
-constexpr std::optional<Target> target_from_string(std::string_view name) {
-  for (Target target : kAllTargets) {
-    if (to_string(target) == name) return target;
-  }
-  return std::nullopt;
 }
 
 }  // namespace vca::spec

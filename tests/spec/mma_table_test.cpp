@@ -149,13 +149,6 @@ TEST(Table, PublishedNumbers) {
   }
 }
 
-TEST(Table, TargetNames) {
-  for (Target target : kAllTargets) EXPECT_EQ(target_from_string(to_string(target)), target);
-  for (const char* wrong : {"", "sm80", "SM90", "sm90a", "cpu "}) {
-    EXPECT_FALSE(target_from_string(wrong).has_value()) << wrong;
-  }
-}
-
 TEST(TableDeathTest, AnIntegerModelInTheFloatFunctionIsRefused) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   float c = 0;
