@@ -9,8 +9,8 @@
 
 namespace vca::kernels::prep {
 
-// Fills a workspace of workspace_bytes(request), 256-byte aligned. attention_params() then says what
-// lies where. cudaErrorNotSupported: a recipe without a kernel here; cudaErrorInvalidValue: a
+// Fills a workspace of workspace_bytes(request), 256-byte aligned. attention_params() then says
+// what lies where. cudaErrorNotSupported: a recipe without a kernel here; cudaErrorInvalidValue: a
 // misaligned workspace, or shapes outside the API's contract.
 cudaError_t prepare(const PrepParams& request, void* workspace, cudaStream_t stream);
 

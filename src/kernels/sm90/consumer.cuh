@@ -112,15 +112,18 @@ class Consumer {
     below_ = {ptx::add_rn(blk.r0, -m_.r0), ptx::add_rn(blk.r1, -m_.r1)};
     const RowPair reference = kLocal ? blk : m_;
     RowPair bias = {ptx::sub_rm(p_.top, reference.r0), ptx::sub_rm(p_.top, reference.r1)};
-    // + 0 * the other row's maximum: nothing in value, but now both maxima come before any code argument. Left alone, ptxas
-    // finishes row r before it starts the maximum of row r + 8, and the shuffles of both chains are exposed.
-    if constexpr (kLocal) bias = {ptx::fma_rn(blk.r1, 0.0f, bias.r0), ptx::fma_rn(blk.r0, 0.0f, bias.r1)};
+    // + 0 * the other row's maximum: nothing in value, but now both maxima come before any code
+    // argument. Left alone, ptxas finishes row r before it starts the maximum of row r + 8, and the
+    // shuffles of both chains are exposed.
+    if constexpr (kLocal)
+      bias = {ptx::fma_rn(blk.r1, 0.0f, bias.r0), ptx::fma_rn(blk.r0, 0.0f, bias.r1)};
     code_arguments(s_, a, bias);
     keep_scores();
-    // The rare part last and behind a branch: a block boundary here keeps ptxas from hoisting the wait for PV(j) above the
-    // arithmetic on the scores, which is there to hide it.
+    // The rare part last and behind a branch: a block boundary here keeps ptxas from hoisting the
+    // wait for PV(j) above the arithmetic on the scores, which is there to hide it.
     if (moved_)
-      alpha_ = {rescale_factor(ptx::add_rn(old.r0, -m_.r0), table), rescale_factor(ptx::add_rn(old.r1, -m_.r1), table)};
+      alpha_ = {rescale_factor(ptx::add_rn(old.r0, -m_.r0), table),
+                rescale_factor(ptx::add_rn(old.r1, -m_.r1), table)};
   }
 
   VCA_DEVICE void keep_scores() {
@@ -185,7 +188,8 @@ class Consumer {
     for (; in_group < before_last % 8; ++in_group) run_block<false>(in_group == 0, below, l, beta);
     const RowPair m_tile = m_;  // softmax moves on to the next tile
     const uint32_t q_buffer = q_.index();
-    const Tile next = scheduler.next();  // here and not before: its registers would live through the hot loop
+    const Tile next =
+        scheduler.next();  // here and not before: its registers would live through the hot loop
     if (next.valid) {
       q_.advance();
       open_tile(next);
@@ -199,8 +203,8 @@ class Consumer {
     return next;
   }
 
-  // Block-local form: O = fma(T, w, O), indicator columns included, w = 2^(below/8). The factor is looked up here and not with
-  // the codes, because here its latency hides behind the scores' MMA.
+  // Block-local form: O = fma(T, w, O), indicator columns included, w = 2^(below/8). The factor is
+  // looked up here and not with the codes, because here its latency hides behind the scores' MMA.
   VCA_DEVICE void merge(RowPair below) {
     const ptx::SmemAddr table = smem_ + C.exp2_offset();
     const RowPair w = {rescale_factor(below.r0, table), rescale_factor(below.r1, table)};
@@ -277,7 +281,8 @@ class Consumer {
   Ring<2> q_, mu_;
   Ring<Config::kStages> stage_;
   RowPair m_ = {0.0f, 0.0f}, alpha_ = {0.0f, 0.0f};
-  RowPair below_ = {0.0f, 0.0f};  // block maximum minus running maximum: the block's weight in code units
+  RowPair below_ = {0.0f,
+                    0.0f};  // block maximum minus running maximum: the block's weight in code units
   bool moved_ = false;
   int32_t s_[64];
   uint32_t p_codes_[16];

@@ -2,7 +2,8 @@
 // Producer: one thread streams Q, K, V and mean tiles into shared memory with 1-D bulk copies.
 //
 // The blocks of all tiles of a CTA form one stream b = 0, 1, 2, ... Stage b holds K(b) and V(b -
-// 1), because scores run one block ahead of values; the first stage has no V, and the last one's K only keeps the last iteration from reading stale data.
+// 1), because scores run one block ahead of values; the first stage has no V, and the last one's K
+// only keeps the last iteration from reading stale data.
 //
 //   stage    0      1          2          3         ...   n
 //          K(0)   K(1) V(0)  K(2) V(1)  K(3) V(2)   ...  V(n-1) K(n-1)
@@ -39,7 +40,8 @@ class Producer {
         if (j % 8 == 0) load_mu(tile.mu_group + j / 8);
       }
     }
-    if (v_block >= 0) load_stage(v_block, v_block);  // K once more: its scores are computed and never read
+    if (v_block >= 0)
+      load_stage(v_block, v_block);  // K once more: its scores are computed and never read
   }
 
  private:
@@ -52,7 +54,8 @@ class Producer {
   VCA_DEVICE void load_stage(int64_t k_block, int64_t v_block) {
     const uint32_t s = stage_.index(), full = C.full(s);
     ptx::mbarrier_wait_parity(smem_ + C.empty(s), stage_.parity() ^ 1u);
-    ptx::mbarrier_arrive_expect_tx(smem_ + full, C.qk_tile_bytes() + 16u + (v_block >= 0 ? C.v_tile_bytes() : 0u));
+    ptx::mbarrier_arrive_expect_tx(
+        smem_ + full, C.qk_tile_bytes() + 16u + (v_block >= 0 ? C.v_tile_bytes() : 0u));
     copy(C.k_offset(s), p_.k_tiles + k_block * C.qk_tile_bytes(), C.qk_tile_bytes(), full);
     copy(C.k_scale_offset(s), p_.k_scale + k_block * 4, 16u, full);
     if (v_block >= 0)
