@@ -11,7 +11,7 @@ JOBS ?= $(shell nproc)
 DEMO_OUT ?= out/demo
 DEMO_COMMAND ?= build/bin/vcattn generate --demo --out $(DEMO_OUT)
 
-.PHONY: help setup setup-dev build demo test quality clang asan check-format format install clean
+.PHONY: help setup setup-dev build demo test quality clang cuda asan check-format format install clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -38,6 +38,9 @@ quality: setup build  ## repeat the demo on many seeds; table and plot
 clang:  ## build everything with clang (build-clang/)
 	@scripts/build.sh host-clang $(JOBS)
 
+cuda:  ## build with the CUDA kernels (build-cuda/; needs nvcc 13.0)
+	@scripts/build.sh cuda-sm90 $(JOBS)
+
 asan: setup  ## build with ASan and UBSan (build-asan/) and run ctest
 	@scripts/build.sh host-asan $(JOBS)
 	ctest --preset host-asan
@@ -52,4 +55,4 @@ install: build  ## cmake --install, PREFIX=/usr/local
 	cmake --install build --prefix $(or $(PREFIX),/usr/local)
 
 clean:  ## remove build trees and outputs (keeps .venv)
-	rm -rf build build-clang build-asan build-tsan out .cache
+	rm -rf build build-clang build-cuda build-asan build-tsan out .cache

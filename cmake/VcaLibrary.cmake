@@ -22,6 +22,12 @@ foreach(layer spec cpu core)
   vca_layer(vca_${layer} ${CMAKE_SOURCE_DIR}/src/${layer}/*.cpp
             ${CMAKE_SOURCE_DIR}/src/${layer}/*/*.cpp)
 endforeach()
+if(VCA_HAVE_CUDA)
+  vca_layer(vca_gpu ${CMAKE_SOURCE_DIR}/src/gpu/cuda/*.cpp)
+  target_include_directories(vca_gpu SYSTEM PRIVATE ${VCA_CUDA_INCLUDE})
+else()
+  vca_layer(vca_gpu ${CMAKE_SOURCE_DIR}/src/gpu/unavailable.cpp)
+endif()
 
 # Units of the CPU backend. Each is one translation unit compiled for one instruction set and chosen
 # at run time; all give the same bits, so optimisation level and width are free.
@@ -61,6 +67,7 @@ set(vca_objects "")
 foreach(layer IN LISTS VCA_OBJECT_TARGETS)
   list(APPEND vca_objects $<TARGET_OBJECTS:${layer}>)
 endforeach()
+list(APPEND vca_objects ${VCA_CUDA_OBJECTS})
 
 add_library(vca SHARED ${vca_objects})
 set_target_properties(
@@ -73,7 +80,8 @@ set_target_properties(
              LINK_DEPENDS ${CMAKE_SOURCE_DIR}/cmake/vcattn.map)
 target_include_directories(vca PUBLIC $<BUILD_INTERFACE:${CMAKE_SOURCE_DIR}/include>
                                       $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-target_link_libraries(vca PRIVATE $<BUILD_INTERFACE:vca_flags> OpenMP::OpenMP_CXX)
+target_link_libraries(vca PRIVATE $<BUILD_INTERFACE:vca_flags> OpenMP::OpenMP_CXX
+                                  ${VCA_CUDA_LIBRARIES})
 # Hidden visibility does not hide the instantiations of the standard library's templates; the map does.
 target_link_options(vca PRIVATE -Wl,--version-script=${CMAKE_SOURCE_DIR}/cmake/vcattn.map)
 if(NOT VCA_SANITIZE)
@@ -83,7 +91,12 @@ endif()
 add_library(vca_static STATIC ${vca_objects})
 set_target_properties(vca_static PROPERTIES OUTPUT_NAME vcattn_static LINKER_LANGUAGE CXX)
 target_include_directories(vca_static PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
-target_link_libraries(vca_static PUBLIC OpenMP::OpenMP_CXX)
+target_link_libraries(vca_static PUBLIC OpenMP::OpenMP_CXX ${VCA_CUDA_LIBRARIES})
+if(VCA_HAVE_CUDA)
+  # Two targets share the objects: one rule makes them, also where make runs in parallel.
+  add_dependencies(vca vca_cuda)
+  add_dependencies(vca_static vca_cuda)
+endif()
 if(VCA_SANITIZE)
   target_link_libraries(vca_static PUBLIC vca_flags)
 endif()

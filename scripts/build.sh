@@ -11,6 +11,7 @@ jobs=${2:-$(nproc)}
 case $preset in
   host) dir=build ;;
   host-*) dir=build-${preset#host-} ;;
+  cuda-sm90) dir=build-cuda ;;
   *)
     echo "build: unknown preset '$preset' (cmake --list-presets)" >&2
     exit 2

@@ -12,6 +12,11 @@
  *   - A call that fails returns a status other than VCA_OK, has written no output (only
  *     VCA_ERR_OUT_OF_MEMORY may come after a part of it), and leaves a text in
  *     vca_last_error() that says what was wrong, what was given, what is allowed and what to do.
+ *   - On a CUDA device (desc.device >= 0) a call puts its work on the given stream and returns: it
+ *     allocates nothing, waits for nothing, may be captured into a graph, and leaves the current
+ *     device as it was. All pointers are the device's; segments, rope and the structs themselves
+ *     are host memory and may go away when the call returns (rope tables: when the work is done).
+ *     What kv_lens, key_mask and the workspace hold is not checked there.
  *   - Structs that may grow start with `struct_size`; set it to sizeof(the struct) (or use
  *     vca_attn_desc_init), so that a newer library keeps working with an older caller. Zeroed
  *     fields mean "default". vca_tensor and vca_segment are fixed and have none.
@@ -175,7 +180,10 @@ typedef struct vca_attn_desc {
   /* Softmax scale, used when has_scale = 1, else 1/sqrt(D). Negative and 0 are allowed. */
   double scale;
   int32_t has_scale;
-  int32_t device;      /* where all pointers live: VCA_DEVICE_CPU or a CUDA ordinal */
+  /* Where all pointers live: VCA_DEVICE_CPU or a CUDA ordinal. In this version CUDA means compute
+   * capability 9.0, recipes vc8, vc8-turbo and vc8-paper, token order whatever `grouping` asks
+   * (query and explain say so), and neither state, policy nor VCA_CHECK_FINITE. */
+  int32_t device;
   int32_t recipe;      /* vca_recipe */
   int32_t grouping;    /* vca_grouping; recipes without V-Smooth always keep token order */
   int32_t hadamard;    /* 0: the recipe's own; 1: rotate Q and K; -1: do not */
@@ -274,17 +282,19 @@ VCA_API vca_status vca_attn_query(const vca_attn_desc* desc, vca_attn_info* info
  * terminated); *needed is the full length with the terminator. */
 VCA_API vca_status vca_attn_explain(const vca_attn_desc* desc, char* buf, size_t size,
                                     size_t* needed);
-/* Bytes of workspace, 64-byte aligned, for prepare/attend/run. Needs no tensor data. Linear in S.
- * Formula: docs/architecture.md. */
+/* Bytes of workspace, 64-byte aligned (256 on a device), for prepare/attend/run. Needs no tensor
+ * data. Linear in S. Formula: docs/architecture.md. */
 VCA_API vca_status vca_attn_workspace(const vca_attn_desc* desc, size_t* bytes);
 /* Quantises q, k and v into the workspace. Afterwards the caller may free q, k and v. */
 VCA_API vca_status vca_attn_prepare(const vca_attn_desc* desc, void* workspace, size_t bytes,
                                     void* stream);
-/* Attention on a prepared workspace: reads desc.o, desc.lse and shapes only, never q, k, v data. */
+/* Attention on a prepared workspace: reads desc.o, desc.lse and shapes only, never q, k, v data. On
+ * a device it trusts that prepare saw the same descriptor. */
 VCA_API vca_status vca_attn_attend(const vca_attn_desc* desc, void* workspace, size_t bytes,
                                    void* stream);
 /* prepare + attend. workspace NULL with bytes 0 is allowed on the CPU: the library then takes host
- * memory for the time of the call. `stream`: a CUDA stream, NULL on the CPU. */
+ * memory for the time of the call. `stream`: a cudaStream_t of desc.device (NULL: its legacy
+ * default stream); NULL on the CPU. */
 VCA_API vca_status vca_attn_run(const vca_attn_desc* desc, void* workspace, size_t bytes,
                                 void* stream);
 

@@ -12,6 +12,7 @@
 #include "core/ref.hpp"
 #include "core/select.hpp"
 #include "core/status.hpp"
+#include "gpu/backend.hpp"
 #include "spec/attention.hpp"
 #include "vca/vca.h"
 
@@ -29,6 +30,44 @@ T* not_null(T* pointer, const char* name) {
     invalid(std::string(name) + " is NULL", "NULL", "somewhere to put the result", "");
   }
   return pointer;
+}
+
+// Of functions that know nothing of devices.
+void host_only(const Request& request, const char* function) {
+  if (!request.on_device()) return;
+  fail(VCA_ERR_UNSUPPORTED,
+       {std::string(function) + " works on host memory only",
+        "CUDA device " + to_text(int64_t{request.desc.device}), "VCA_DEVICE_CPU (-1)",
+        "in this version a group state cannot live on a device, and lengths are read on the CPU"});
+}
+
+// A descriptor whose tensors are in host memory.
+Request validate_host(const vca_attn_desc* desc, const char* function) {
+  Request request = validate(desc, Use::query);
+  host_only(request, function);
+  return request;
+}
+
+void query_device(const Request& request, vca_attn_info& out) {
+  const vca::gpu::Texts texts = vca::gpu::texts(request);
+  out.target = VCA_TARGET_SM90;
+  out.kernel = texts.kernel;
+  out.schedule = texts.schedule;
+  out.mma_model = texts.mma_model;
+  out.evidence = texts.evidence;
+  out.workspace_bytes = static_cast<size_t>(vca::gpu::workspace_bytes(request));
+}
+
+void query_host(const Request& request, vca_attn_info& out) {
+  const vca::spec::Recipe& recipe = *request.problem.recipe;
+  const vca::cpu::Isa isa = select_isa(request);
+  out.target = VCA_TARGET_CPU;
+  out.kernel = request.exact() ? "cpu/fp64" : vca::cpu::isa_name(isa);
+  out.schedule = vca::spec::schedule_name(recipe, vca::spec::Target::cpu);
+  out.mma_model = mma_text(recipe);
+  out.evidence = "specification";
+  out.workspace_bytes = static_cast<size_t>(workspace_bytes(request));
+  out.state_bytes = static_cast<size_t>(GroupState::bytes_needed(request));
 }
 
 void no_stream(void* stream) {
@@ -93,19 +132,16 @@ vca_status vca_attn_query(const vca_attn_desc* desc, vca_attn_info* info) {
     }
     const Request request = validate(desc, Use::query);
     const vca::spec::Problem& p = request.problem;
-    const vca::cpu::Isa isa = select_isa(request);
     vca_attn_info out{};
     out.struct_size = sizeof(out);
     out.recipe = static_cast<int32_t>(p.recipe->id);
     out.grouping = grouping_number(p.grouping);
-    out.target = VCA_TARGET_CPU;
     out.hadamard = p.hadamard ? 1 : 0;
-    out.kernel = request.exact() ? "cpu/fp64" : vca::cpu::isa_name(isa);
-    out.schedule = vca::spec::schedule_name(*p.recipe, vca::spec::Target::cpu);
-    out.mma_model = mma_text(*p.recipe);
-    out.evidence = "specification";
-    out.workspace_bytes = static_cast<size_t>(workspace_bytes(request));
-    out.state_bytes = static_cast<size_t>(GroupState::bytes_needed(request));
+    if (request.on_device()) {
+      query_device(request, out);
+    } else {
+      query_host(request, out);
+    }
     *info = out;
   });
 }
@@ -128,29 +164,37 @@ vca_status vca_attn_explain(const vca_attn_desc* desc, char* buf, size_t size, s
 vca_status vca_attn_workspace(const vca_attn_desc* desc, size_t* bytes) {
   return guarded([&] {
     not_null(bytes, "bytes");
-    *bytes = static_cast<size_t>(workspace_bytes(validate(desc, Use::query)));
+    const Request request = validate(desc, Use::query);
+    *bytes = static_cast<size_t>(request.on_device() ? vca::gpu::workspace_bytes(request)
+                                                     : workspace_bytes(request));
   });
 }
 
 vca_status vca_attn_prepare(const vca_attn_desc* desc, void* workspace, size_t bytes,
                             void* stream) {
   return guarded([&] {
+    const Request request = validate(desc, Use::prepare);
+    if (request.on_device()) return vca::gpu::prepare(request, workspace, bytes, stream);
     no_stream(stream);
-    prepare(validate(desc, Use::prepare), workspace, bytes);
+    prepare(request, workspace, bytes);
   });
 }
 
 vca_status vca_attn_attend(const vca_attn_desc* desc, void* workspace, size_t bytes, void* stream) {
   return guarded([&] {
+    const Request request = validate(desc, Use::attend);
+    if (request.on_device()) return vca::gpu::attend(request, workspace, bytes, stream);
     no_stream(stream);
-    attend(validate(desc, Use::attend), workspace, bytes);
+    attend(request, workspace, bytes);
   });
 }
 
 vca_status vca_attn_run(const vca_attn_desc* desc, void* workspace, size_t bytes, void* stream) {
   return guarded([&] {
+    const Request request = validate(desc, Use::run);
+    if (request.on_device()) return vca::gpu::run(request, workspace, bytes, stream);
     no_stream(stream);
-    run(validate(desc, Use::run), workspace, bytes);
+    run(request, workspace, bytes);
   });
 }
 
@@ -162,7 +206,7 @@ vca_status vca_ref_attn(const vca_attn_desc* desc, int32_t target, int64_t b, in
 vca_status vca_ref_blocks(const vca_attn_desc* desc, int64_t b, int64_t* n_valid,
                           int64_t* n_blocks) {
   return guarded([&] {
-    const BlockCounts counts = ref_blocks(validate(desc, Use::query), b);
+    const BlockCounts counts = ref_blocks(validate_host(desc, "vca_ref_blocks"), b);
     if (n_valid != nullptr) *n_valid = counts.n_valid;
     if (n_blocks != nullptr) *n_blocks = counts.n_blocks;
   });
@@ -171,7 +215,8 @@ vca_status vca_ref_blocks(const vca_attn_desc* desc, int64_t b, int64_t* n_valid
 vca_status vca_group_state_bytes(const vca_attn_desc* desc, size_t* bytes) {
   return guarded([&] {
     not_null(bytes, "bytes");
-    *bytes = static_cast<size_t>(GroupState::bytes_needed(validate(desc, Use::query)));
+    const Request request = validate_host(desc, "vca_group_state_bytes");
+    *bytes = static_cast<size_t>(GroupState::bytes_needed(request));
   });
 }
 
@@ -179,7 +224,7 @@ vca_status vca_group_state_init(const vca_attn_desc* desc, void* state, size_t b
                                 void* stream) {
   return guarded([&] {
     no_stream(stream);
-    GroupState::init(validate(desc, Use::query), state, bytes);
+    GroupState::init(validate_host(desc, "vca_group_state_init"), state, bytes);
   });
 }
 
@@ -210,7 +255,7 @@ vca_status vca_group_state_save(const void* state, size_t bytes, void* blob, siz
 vca_status vca_group_state_load(const vca_attn_desc* desc, void* state, size_t bytes,
                                 const void* blob, size_t blob_bytes) {
   return guarded([&] {
-    GroupState::load_blob(validate(desc, Use::query), state, bytes,
+    GroupState::load_blob(validate_host(desc, "vca_group_state_load"), state, bytes,
                           static_cast<const uint8_t*>(blob), blob_bytes);
   });
 }

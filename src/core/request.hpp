@@ -30,15 +30,29 @@ struct StateRoom {
   int64_t blocks = 0;
 };
 
+// Keys [begin, begin + len) of a segment that is not padding, and a sub-problem's share of them. On
+// a device these take the place of problem.subs: which keys are valid is known there only.
+struct KeyRange {
+  int64_t begin = 0, len = 0;
+};
+struct DeviceSub {
+  int64_t batch = 0, q_begin = 0, q_len = 0;
+  int64_t first_range = 0, n_ranges = 0;
+};
+
 struct Request {
   vca_attn_desc desc;  // zero-extended copy; pointers inside it are the caller's
   spec::Problem problem;
   std::vector<StateRoom> rooms;  // by sub-problem
+  std::vector<KeyRange> key_ranges;
+  std::vector<DeviceSub> device_subs;
+  spec::Grouping asked_grouping = spec::Grouping::identity;  // problem.grouping is what runs
   spec::Target target = spec::Target::cpu;
   Policy policy;
   int64_t step = 0;  // read from desc.step where the call follows it
   int threads = 1;
 
+  bool on_device() const { return desc.device != VCA_DEVICE_CPU; }
   bool lse() const { return desc.lse != nullptr; }
   bool exact() const { return problem.recipe->id == spec::RecipeId::exact; }
   // A group state that matters: recipes without V-Smooth keep token order.
@@ -47,7 +61,7 @@ struct Request {
 
 // Checks every rule of vca.h and throws Failure at the first one broken. Reads no tensor data
 // except kv_lens, key_mask, step, and, with VCA_CHECK_FINITE where the call follows them, q, k and
-// v.
+// v; and of tensors on a device nothing at all.
 Request validate(const vca_attn_desc* desc, Use use);
 
 }  // namespace vca::core

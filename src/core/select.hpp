@@ -13,6 +13,7 @@ namespace vca::core {
 struct Candidate {
   const char* kernel;   // "cpu/avx512"
   std::string refusal;  // "" when it could run
+  std::string note;     // what it would do otherwise than asked
 };
 
 struct Selection {
@@ -25,7 +26,7 @@ struct Selection {
 // value that does not exist or cannot run here is an error.
 Selection select(const Request& request);
 
-// The same, and VCA_ERR_UNSUPPORTED when nothing can run.
+// Of a request in host memory; VCA_ERR_UNSUPPORTED when nothing can run.
 cpu::Isa select_isa(const Request& request);
 
 std::string explain(const Request& request);

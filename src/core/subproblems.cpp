@@ -147,14 +147,37 @@ void add_segment(const vca_attn_desc& desc, int64_t s_kv, const vca_segment& seg
   sub.segment_info.push_back({segment.begin, segment.len, kind});
 }
 
+void expand_on_device(Request& request, const std::vector<vca_segment>& segments, bool ragged) {
+  std::vector<int64_t> range_of;  // by segment
+  for (const vca_segment& s : segments) {
+    range_of.push_back(static_cast<int64_t>(request.key_ranges.size()));
+    if (s.kind != VCA_SEGMENT_PADDING && s.len > 0) request.key_ranges.push_back({s.begin, s.len});
+  }
+  const auto all = static_cast<int64_t>(request.key_ranges.size());
+  for (int64_t b = 0; b < request.problem.batches; ++b) {
+    if (!ragged) {
+      request.device_subs.push_back({b, 0, request.problem.s_q, 0, all});
+      continue;
+    }
+    for (size_t i = 0; i < segments.size(); ++i) {
+      const vca_segment& s = segments[i];
+      if (s.len == 0) continue;
+      const int64_t n = s.kind == VCA_SEGMENT_SEQUENCE ? 1 : 0;
+      request.device_subs.push_back({b, s.begin, s.len, n != 0 ? range_of[i] : 0, n});
+    }
+  }
+}
+
 }  // namespace
 
 void expand_subproblems(Request& request) {
   const vca_attn_desc& desc = request.desc;
   spec::Problem& p = request.problem;
   const std::vector<vca_segment> segments = checked_segments(desc, p.s_q, p.s_kv);
-  check_lengths(desc, p.batches, p.s_kv);
-  check_mask(desc, p.batches, p.s_kv);
+  if (!request.on_device()) {
+    check_lengths(desc, p.batches, p.s_kv);
+    check_mask(desc, p.batches, p.s_kv);
+  }
   check_grid(desc, segments, p.grouping);
   p.grid = {desc.grid[0], desc.grid[1], desc.grid[2]};
 
@@ -162,6 +185,11 @@ void expand_subproblems(Request& request) {
   for (const vca_segment& s : segments) ragged |= s.kind == VCA_SEGMENT_SEQUENCE;
   // Asked for at once, so that an absurd batch fails here and not after filling the memory.
   const int64_t n = checked_mul(p.batches, ragged ? static_cast<int64_t>(segments.size()) : 1, "B");
+  if (request.on_device()) {
+    request.device_subs.reserve(static_cast<size_t>(n));
+    expand_on_device(request, segments, ragged);
+    return;
+  }
   p.subs.reserve(static_cast<size_t>(n));
   request.rooms.reserve(static_cast<size_t>(n));
   for (int64_t b = 0; b < p.batches; ++b) {

@@ -8,8 +8,8 @@
 
 namespace vca::core {
 
-// Checks kv_lens, key_mask, segments and grid, and fills problem.subs and rooms. Needs the
-// problem's shapes.
+// Checks kv_lens, key_mask, segments and grid, and fills problem.subs and rooms; for tensors on a
+// device segments and grid only, and device_subs and key_ranges. Needs the problem's shapes.
 void expand_subproblems(Request& request);
 
 }  // namespace vca::core

@@ -10,6 +10,7 @@
 #include "core/structs.hpp"
 #include "core/subproblems.hpp"
 #include "core/tensor_check.hpp"
+#include "gpu/backend.hpp"
 
 namespace vca::core {
 namespace {
@@ -73,19 +74,34 @@ void check_shapes(const vca_attn_desc& d, Use use) {
   }
 }
 
-void check_scalars(const vca_attn_desc& d, Use use) {
-  if (use != Use::explain && d.device != VCA_DEVICE_CPU) {
+void check_device(const vca_attn_desc& d, Use use) {
+  const bool host = d.device == VCA_DEVICE_CPU;
+  if (use != Use::explain && !host && !gpu::built()) {
     fail(VCA_ERR_UNSUPPORTED,
          {"device is not the CPU and this build has no CUDA kernels", to_text(int64_t{d.device}),
           "VCA_DEVICE_CPU (-1)", "copy the tensors to host memory and set device = -1"});
   }
-  if (use != Use::ref && use != Use::explain && d.target != VCA_TARGET_AUTO &&
+  if (d.device < VCA_DEVICE_CPU) {
+    invalid("device is no CUDA ordinal", to_text(int64_t{d.device}),
+            "VCA_DEVICE_CPU (-1), or 0 and up", "");
+  }
+  if (use == Use::ref && !host) {
+    fail(VCA_ERR_UNSUPPORTED,
+         {"vca_ref_attn reads host memory", "CUDA device " + to_text(int64_t{d.device}),
+          "VCA_DEVICE_CPU (-1)", "copy the tensors to host memory and name the target instead"});
+  }
+  if (host && use != Use::ref && use != Use::explain && d.target != VCA_TARGET_AUTO &&
       d.target != VCA_TARGET_CPU) {
     resolve_target(d.target);  // an unknown number is another error
     fail(VCA_ERR_UNSUPPORTED,
-         {"target cannot run: this build has no CUDA kernels", target_name(d.target), "auto or cpu",
+         {gpu::built() ? "target cannot run: the tensors are in host memory"
+                       : "target cannot run: this build has no CUDA kernels",
+          target_name(d.target), "auto or cpu",
           "vca_ref_attn follows the arithmetic of every target on the CPU, row by row"});
   }
+}
+
+void check_scalars(const vca_attn_desc& d) {
   if (d.has_scale != 0 && d.has_scale != 1) {
     invalid("has_scale is not a boolean", to_text(int64_t{d.has_scale}), "0 or 1", "");
   }
@@ -209,7 +225,7 @@ void resolve_policy(const vca_attn_desc& d, Use use, Request& request) {
     policy.decay = p.decay == 0.0f ? 0.9 : static_cast<double>(p.decay);
     policy.share_cfg = p.share_cfg == 1;
   }
-  if (d.step != nullptr && (use == Use::prepare || use == Use::run)) {
+  if (d.step != nullptr && !request.on_device() && (use == Use::prepare || use == Use::run)) {
     request.step = *d.step;
     if (request.step < 0) {
       invalid("*step is negative", to_text(request.step), ">= 0", "count denoising steps from 0");
@@ -254,8 +270,11 @@ Request validate(const vca_attn_desc* caller, Use use) {
   request.desc = read_struct(caller, kOldestDesc, "vca_attn_desc");
   const vca_attn_desc& d = request.desc;
   const spec::Recipe& recipe = spec::recipe(resolve_recipe(d.recipe));
-  check_scalars(d, use);
-  request.target = resolve_target(d.target);
+  check_device(d, use);
+  check_scalars(d);
+  request.target = request.on_device() && gpu::built() && d.target == VCA_TARGET_AUTO
+                       ? spec::Target::sm90
+                       : resolve_target(d.target);
   check_tensors(d, use);
   check_shapes(d, use);
 
@@ -281,9 +300,11 @@ Request validate(const vca_attn_desc* caller, Use use) {
   resolve_rope(d, request);
   resolve_policy(d, use, request);
   expand_subproblems(request);
+  request.asked_grouping = p.grouping;
+  if (request.on_device()) p.grouping = spec::Grouping::identity;
   if (use == Use::run || use == Use::prepare || use == Use::attend) check_outputs_disjoint(d, use);
-  if ((d.flags & VCA_CHECK_FINITE) != 0 && use != Use::query && use != Use::explain &&
-      use != Use::attend) {
+  if ((d.flags & VCA_CHECK_FINITE) != 0 && !request.on_device() && use != Use::query &&
+      use != Use::explain && use != Use::attend) {
     check_finite("q", p.q, request.threads);
     check_finite("k", p.k, request.threads);
     check_finite("v", p.v, request.threads);

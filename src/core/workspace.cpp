@@ -152,24 +152,29 @@ int64_t workspace_bytes(const Request& request) {
   return checked_add(header, body, "workspace");
 }
 
-void require_room(const Request& request, const void* workspace, size_t bytes) {
-  const int64_t need = workspace_bytes(request);
+void require_room(int64_t need, int64_t align, const char* advice, const void* workspace,
+                  size_t bytes) {
   const char* const hint = "ask vca_attn_workspace() with the same descriptor";
   if (workspace == nullptr) {
     fail(VCA_ERR_WORKSPACE, {"workspace is NULL", "NULL", to_text(need) + " bytes or more", hint});
   }
-  if (reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlign != 0) {
+  const auto past =
+      static_cast<int64_t>(reinterpret_cast<uintptr_t>(workspace) % static_cast<uintptr_t>(align));
+  if (past != 0) {
     fail(VCA_ERR_WORKSPACE,
          {"workspace is not aligned",
-          "an address that leaves " +
-              std::to_string(reinterpret_cast<uintptr_t>(workspace) % kWorkspaceAlign) +
-              " modulo 64",
-          "64-byte alignment", "use aligned_alloc(64, ...)"});
+          "an address that leaves " + to_text(past) + " modulo " + to_text(align),
+          to_text(align) + "-byte alignment", advice});
   }
   if (bytes < static_cast<size_t>(need)) {
     fail(VCA_ERR_WORKSPACE, {"workspace is too small", std::to_string(bytes) + " bytes",
                              to_text(need) + " bytes or more", hint});
   }
+}
+
+void require_room(const Request& request, const void* workspace, size_t bytes) {
+  require_room(workspace_bytes(request), kWorkspaceAlign, "use aligned_alloc(64, ...)", workspace,
+               bytes);
 }
 
 void mark_unprepared(void* workspace) { std::memset(workspace, 0, sizeof(WorkspaceHeader)); }

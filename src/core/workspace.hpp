@@ -69,5 +69,8 @@ void mark_prepared(const Request& request, void* workspace);
 void mark_unprepared(void* workspace);
 void require_prepared(const Request& request, const void* workspace, size_t bytes);
 void require_room(const Request& request, const void* workspace, size_t bytes);
+// `need` bytes at a multiple of `align`; `advice` says how to get such an address.
+void require_room(int64_t need, int64_t align, const char* advice, const void* workspace,
+                  size_t bytes);
 
 }  // namespace vca::core

@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+// Requests to the preprocessing passes and the sm_90 attention kernel.
+#include "gpu/backend.hpp"
+
+#include "core/checked.hpp"
+#include "core/names.hpp"
+#include "core/status.hpp"
+#include "core/tensor_check.hpp"
+#include "core/workspace.hpp"
+#include "gpu/cuda/device.hpp"
+#include "kernels/prep/launch.hpp"
+#include "kernels/sm90/launch.hpp"
+
+namespace vca::gpu {
+namespace {
+
+using core::Request;
+using kernels::AttentionParams;
+using kernels::prep::PrepParams;
+
+// What cudaMalloc promises; bulk copies need no more in global memory.
+constexpr int64_t kWorkspaceAlign = 256;
+
+// By form and by whether the grouping that runs is the one asked for.
+#define VCA_RUNNING "running maximum, accumulator flushed and means restored every 8 blocks"
+#define VCA_LOCAL "block-local maximum, O*alpha then fma(T,w,O), means every 8 blocks"
+#define VCA_NOT_GROUPED "; grouping is not on sm_90 in this version, identity runs"
+constexpr const char* kSchedules[2][2] = {{VCA_RUNNING VCA_NOT_GROUPED, VCA_RUNNING},
+                                          {VCA_LOCAL VCA_NOT_GROUPED, VCA_LOCAL}};
+#undef VCA_RUNNING
+#undef VCA_LOCAL
+#undef VCA_NOT_GROUPED
+
+bool ragged(const Request& request) {
+  return static_cast<int64_t>(request.device_subs.size()) != request.problem.batches;
+}
+
+std::string feature_refusal(const Request& request) {
+  const vca_attn_desc& d = request.desc;
+  const spec::Problem& p = request.problem;
+  if (!kernels::sm90::has_kernel(*p.recipe) || !kernels::prep::supports(*p.recipe)) {
+    return "recipe " + std::string(p.recipe->name) +
+           " has no sm_90 kernel (vc8, vc8-turbo and vc8-paper have one)";
+  }
+  if (d.state != nullptr || d.policy != nullptr)
+    return "state and policy: grouping is not on sm_90 in this version";
+  if ((d.flags & VCA_CHECK_FINITE) != 0)
+    return "VCA_CHECK_FINITE: the answer needs a synchronisation, which no call on a device makes";
+  if (d.energy_removed != nullptr && ragged(request))
+    return "energy_removed with SEQUENCE segments is not on sm_90 in this version";
+  // The kernel stores pairs of 16-bit values.
+  if (d.o.dtype != VCA_FP32 && reinterpret_cast<uintptr_t>(d.o.data) % 4 != 0)
+    return "o.data is not 4-byte aligned, as the sm_90 kernel stores it";
+  if (p.h_q > INT32_MAX || static_cast<int64_t>(request.device_subs.size()) > INT32_MAX)
+    return "more than 2147483647 heads, or batches and sequences";
+  return "";
+}
+
+void require_runnable(const Request& request) {
+  const std::string reason = refusal(request);
+  if (reason.empty()) return;
+  core::fail(VCA_ERR_UNSUPPORTED,
+             {"CUDA device " + std::to_string(request.desc.device) + " cannot run this problem",
+              reason, "", "vca_attn_explain lists every candidate; VCA_DEVICE_CPU runs them all"});
+}
+
+// Every size inside preprocessing is a sum of products of these.
+void check_sizes(const Request& request) {
+  const spec::Problem& p = request.problem;
+  const auto mul = [](int64_t a, int64_t b) { return core::checked_mul(a, b, "workspace"); };
+  const auto n_subs = static_cast<int64_t>(request.device_subs.size());
+  const auto ranges = static_cast<int64_t>(request.key_ranges.size());
+  // Each range of each sub-problem may end in a tile of its own.
+  const int64_t tails = mul(n_subs, ranges + 1);
+  for (const auto& [heads, rows] : {std::pair{p.h_q, p.s_q}, std::pair{p.h_kv, p.s_kv}}) {
+    const int64_t tiles = core::checked_add(mul(p.batches, rows / 128), tails, "workspace");
+    // 128 rows of 128 bytes; eightfold, for everything that goes with them.
+    mul(mul(heads + 1, tiles), 8 * 128 * 128);
+  }
+}
+
+PrepParams prep_params(const Request& request) {
+  const vca_attn_desc& d = request.desc;
+  const spec::Problem& p = request.problem;
+  PrepParams out;
+  out.q = p.q;
+  out.k = p.k;
+  out.v = p.v;
+  out.scale = p.scale;
+  out.recipe = p.recipe;
+  out.hadamard = p.hadamard;
+  out.rope = p.rope.convention != spec::RopeConvention::none ? &p.rope : nullptr;
+  for (const core::KeyRange& r : request.key_ranges) out.segments.push_back({r.begin, r.len});
+  for (const core::DeviceSub& s : request.device_subs)
+    out.subs.push_back({s.batch, s.q_begin, s.q_len, s.first_range, s.n_ranges});
+  out.kv_lens = d.kv_lens;
+  out.key_mask = d.key_mask;
+  out.lse = request.lse();
+  out.energy_removed = d.energy_removed;
+  return out;
+}
+
+void check_room(const Request& request, const void* workspace, size_t bytes) {
+  core::require_room(gpu::workspace_bytes(request), kWorkspaceAlign, "cudaMalloc gives it",
+                     workspace, bytes);
+  require_on_device("workspace", workspace, request.desc.device);
+}
+
+// A workspace laid over a tensor would change it under the caller's hands. Before attend the inputs
+// may be gone, and before it nothing is written to the outputs.
+void check_apart(const Request& request, const void* workspace, bool inputs, bool outputs) {
+  const vca_attn_desc& d = request.desc;
+  const spec::Problem& p = request.problem;
+  const core::Region memory =
+      core::region_of_array("workspace", workspace, gpu::workspace_bytes(request), 1);
+  if (inputs) {
+    check_disjoint(memory, core::region_of("q", d.q));
+    check_disjoint(memory, core::region_of("k", d.k));
+    check_disjoint(memory, core::region_of("v", d.v));
+  }
+  if (outputs) {
+    check_disjoint(memory, core::region_of("o", d.o));
+    check_disjoint(memory, core::region_of_array("lse", d.lse, p.batches * p.h_q * p.s_q, 4));
+  }
+}
+
+void prepare_on(const Request& request, void* workspace, cudaStream_t stream) {
+  const vca_attn_desc& d = request.desc;
+  const int device = d.device;
+  require_on_device("q.data", d.q.data, device);
+  require_on_device("k.data", d.k.data, device);
+  require_on_device("v.data", d.v.data, device);
+  require_on_device("kv_lens", d.kv_lens, device);
+  require_on_device("key_mask", d.key_mask, device);
+  require_on_device("rope.cos", request.problem.rope.cos, device);
+  require_on_device("rope.sin", request.problem.rope.sin, device);
+  require_on_device("energy_removed", d.energy_removed, device);
+  require_on_device("regrouped", d.regrouped, device);
+  check(kernels::prep::prepare(prep_params(request), workspace, stream), "preprocessing");
+  const int64_t heads = request.problem.batches * request.problem.h_kv;
+  if (d.regrouped != nullptr && heads > 0)
+    check(cudaMemsetAsync(d.regrouped, 0, static_cast<size_t>(heads), stream), "cudaMemsetAsync");
+}
+
+void attend_on(const Request& request, void* workspace, cudaStream_t stream) {
+  const vca_attn_desc& d = request.desc;
+  const spec::Problem& p = request.problem;
+  require_on_device("o.data", d.o.data, d.device);
+  require_on_device("lse", d.lse, d.device);
+  const PrepParams prepared = prep_params(request);
+  AttentionParams params = kernels::prep::attention_params(prepared, workspace);
+  const auto stride = [&d](int i) { return d.o.shape[i] > 1 ? d.o.stride[i] : 0; };
+  params.o = d.o.data;
+  params.o_stride_b = stride(0);
+  params.o_stride_h = stride(1);
+  params.o_stride_s = stride(2);
+  params.o_type = static_cast<kernels::OutType>(d.o.dtype);
+  params.lse = d.lse;
+  check(kernels::sm90::launch_attention(*p.recipe, p.d_pad, params, stream), "attention");
+  if (!kernels::prep::never_empty(prepared))
+    check(kernels::prep::zero_rows(params, stream), "rows without keys");
+}
+
+}  // namespace
+
+bool built() { return true; }
+
+std::string refusal(const Request& request) {
+  if (!request.on_device()) return "the tensors are in host memory";
+  if (request.target != spec::Target::sm90)
+    return "target " + std::string(spec::to_string(request.target)) + " was asked for";
+  const std::string reason = feature_refusal(request);
+  return reason.empty() ? device_refusal(request.desc.device) : reason;
+}
+
+std::string note(const Request& request) {
+  if (request.asked_grouping == spec::Grouping::identity) return "";
+  return std::string("grouping ") +
+         core::grouping_name(core::grouping_number(request.asked_grouping)) +
+         ": not on sm_90 in this version, identity runs";
+}
+
+Texts texts(const Request& request) {
+  require_runnable(request);
+  const bool local = request.problem.recipe->reference == spec::Reference::block_max;
+  const bool as_asked = request.asked_grouping == spec::Grouping::identity;
+  return {"sm90", kSchedules[local ? 1 : 0][as_asked ? 1 : 0],
+          "QK exact_int32, PV fused_trunc F13 (e4m3 wgmma), means fused_trunc F25 (tf32 wgmma)",
+          "measured"};
+}
+
+int64_t workspace_bytes(const Request& request) {
+  require_runnable(request);
+  check_sizes(request);
+  return kernels::prep::workspace_bytes(prep_params(request));
+}
+
+void prepare(const Request& request, void* workspace, size_t bytes, void* stream) {
+  require_runnable(request);
+  const DeviceScope scope(request.desc.device);
+  check_room(request, workspace, bytes);
+  check_apart(request, workspace, true, false);
+  prepare_on(request, workspace, static_cast<cudaStream_t>(stream));
+}
+
+void attend(const Request& request, void* workspace, size_t bytes, void* stream) {
+  require_runnable(request);
+  const DeviceScope scope(request.desc.device);
+  check_room(request, workspace, bytes);
+  check_apart(request, workspace, false, true);
+  attend_on(request, workspace, static_cast<cudaStream_t>(stream));
+}
+
+void run(const Request& request, void* workspace, size_t bytes, void* stream) {
+  require_runnable(request);
+  const DeviceScope scope(request.desc.device);
+  check_room(request, workspace, bytes);
+  check_apart(request, workspace, true, true);
+  prepare_on(request, workspace, static_cast<cudaStream_t>(stream));
+  attend_on(request, workspace, static_cast<cudaStream_t>(stream));
+}
+
+}  // namespace vca::gpu
