@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Registers, stack, spills and shared memory of every CUDA kernel, as ptxas reports them.
+
+    scripts/kernel_resources.py             compile the kernels, check the rules, compare the table
+    scripts/kernel_resources.py --write     the same, and write docs/kernel-resources.json
+
+Rules, with any toolkit: no kernel's wgmma may be serialised (ptxas C7510 to C7518), and attention
+kernels of head_dim 128 may spill nothing and use at most 8 bytes of stack. The table is compared
+only with the toolkit that it names, since another one allocates differently. Without nvcc there is
+nothing to do: one line says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+TABLE = ROOT / "docs" / "kernel-resources.json"
+MAX_STACK_BYTES = 8
+CRITICAL = re.compile(r"^sm90::attention<128\b")
+
+ENTRY = re.compile(r"Compiling entry function '(\S+)'")
+FRAME = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+USED = re.compile(r"Used (\d+) registers(.*)")
+STATIC_SMEM = re.compile(r"(\d+) bytes smem")
+SERIALISED = re.compile(r".*\bC751[0-8]\b.*")
+
+# Dynamic shared memory is no business of ptxas; the kernel's own configuration says it.
+SMEM_PROGRAM = """
+#include <cstdio>
+#include "kernels/sm90/config.hpp"
+int main() {
+  using namespace vca::kernels::sm90;
+  constexpr Config all[] = {{.d = 64, .form = Form::local}, {.d = 128, .form = Form::local},
+                            {.d = 64, .form = Form::running}, {.d = 128, .form = Form::running}};
+  for (const Config& c : all)
+    std::printf("sm90::attention<%d, %d>=%u\\n", c.d, static_cast<int>(c.form), c.smem_bytes());
+}
+"""
+
+
+def short_name(demangled: str) -> str:
+    """'void vca::kernels::prep::_GLOBAL__N__..::run<vca::kernels::prep::KeyTiles>' to
+    'prep::run<KeyTiles>'."""
+    name = re.sub(r"\(anonymous namespace\)::|_GLOBAL__N__\w+::", "", demangled)
+    name = name.removeprefix("void ").replace("vca::kernels::", "")
+    family = name.split("::")[0]
+    return name.replace(f"<{family}::", "<")
+
+
+def demangle(names: list[str]) -> list[str]:
+    if not names:
+        return []
+    done = subprocess.run(["c++filt", "-p"], input="\n".join(names), capture_output=True,
+                          text=True, check=True)  # fmt: skip
+    return done.stdout.split("\n")[: len(names)]
+
+
+def parse(log: str) -> tuple[dict[str, dict[str, int]], list[str]]:
+    """Resources by mangled kernel name, and the lines that tell of a serialised wgmma."""
+    kernels: dict[str, dict[str, int]] = {}
+    current: dict[str, int] = {}
+    for line in log.splitlines():
+        if match := ENTRY.search(line):
+            current = kernels.setdefault(match[1], {})
+        elif match := FRAME.search(line):
+            keys = ("stack_bytes", "spill_store_bytes", "spill_load_bytes")
+            # Functions that are called and not inlined have a frame of their own: the worst counts.
+            for key, value in zip(keys, match.groups()):
+                current[key] = max(current.get(key, 0), int(value))
+        elif match := USED.search(line):
+            current["registers"] = int(match[1])
+            smem = STATIC_SMEM.search(match[2])
+            current["static_smem_bytes"] = int(smem[1]) if smem else 0
+    return kernels, [line.strip() for line in log.splitlines() if SERIALISED.match(line)]
+
+
+def broken_rules(kernels: dict[str, dict[str, int]], serialised: list[str]) -> list[str]:
+    bad = [f"wgmma is serialised: {line}" for line in serialised]
+    for name, r in kernels.items():
+        if not CRITICAL.match(name):
+            continue
+        spills = r["spill_store_bytes"] + r["spill_load_bytes"]
+        if spills > 0 or r["stack_bytes"] > MAX_STACK_BYTES:
+            bad.append(f"{name}: {spills} bytes of spills, {r['stack_bytes']} bytes of stack; "
+                       f"allowed: 0 and {MAX_STACK_BYTES}")  # fmt: skip
+    if not any(CRITICAL.match(name) for name in kernels):
+        bad.append("no attention kernel of head_dim 128 was compiled")
+    return bad
+
+
+def differences(kernels: dict, committed: dict) -> list[str]:
+    bad = [f"{name}: only in the table" for name in committed if name not in kernels]
+    for name, now in kernels.items():
+        if name not in committed:
+            bad.append(f"{name}: not in the table")
+        elif now != committed[name]:
+            bad.append(f"{name}: {now}, and the table says {committed[name]}")
+    return bad
+
+
+def find_nvcc() -> str | None:
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    places = [str(pathlib.Path(home) / "bin") for home in homes if home]
+    return shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(places))
+
+
+def toolkit_version(nvcc: str) -> str:
+    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    return re.search(r"\bV(\d+\.\d+\.\d+)", text)[1]
+
+
+def run(*command: object) -> None:
+    done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"kernel resources: {command[0]} failed\n{done.stdout}{done.stderr}")
+
+
+def compile_kernels(build: pathlib.Path) -> None:
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    run("cmake", "-S", ROOT, "-B", build, *generator, "-DVCA_CUDA=ON", "-DVCA_BUILD_TOOLS=OFF",
+        "-DVCA_BUILD_TESTS=OFF", "-DCMAKE_BUILD_TYPE=Release")  # fmt: skip
+    run("cmake", "--build", build, "--target", "vca_cuda", "-j", "2")
+
+
+def dynamic_smem(build: pathlib.Path) -> dict[str, int]:
+    program = build / "smem"
+    (build / "smem.cpp").write_text(SMEM_PROGRAM)
+    compiler = os.environ.get("CXX", "g++")
+    run(compiler, "-std=c++20", f"-I{ROOT / 'src'}", build / "smem.cpp", "-o", program)
+    text = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    return {k: int(v) for k, v in (line.split("=") for line in text.splitlines())}
+
+
+def measure(build: pathlib.Path) -> tuple[dict[str, dict[str, int]], list[str]]:
+    kernels: dict[str, dict[str, int]] = {}
+    serialised: list[str] = []
+    smem = dynamic_smem(build)
+    for log in sorted((build / "cuda").glob("src/kernels/*/*.cu.o.log")):
+        found, lines = parse(log.read_text())
+        serialised += lines
+        for name, resources in zip(demangle(list(found)), found.values()):
+            kernels[short_name(name)] = resources
+    for name, size in smem.items():
+        if name in kernels:
+            kernels[name]["dynamic_smem_bytes"] = size
+    return dict(sorted(kernels.items())), serialised
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "cuda-objects",
+                        help="where to compile")  # fmt: skip
+    parser.add_argument("--write", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
+    args = parser.parse_args()
+    nvcc = find_nvcc()
+    if nvcc is None:
+        print("kernel resources: skipped, no nvcc on this machine")
+        return 0
+    compile_kernels(args.build)
+    toolkit = toolkit_version(nvcc)
+    kernels, serialised = measure(args.build)
+    bad = broken_rules(kernels, serialised)
+    if args.write and not bad:
+        table = {"toolkit": toolkit, "arch": "sm_90a", "kernels": kernels}
+        TABLE.write_text(json.dumps(table, indent=1) + "\n")
+    committed = json.loads(TABLE.read_text())
+    if committed["toolkit"] == toolkit:
+        changed = differences(kernels, committed["kernels"])
+        if changed:
+            bad += [*changed, "when that is meant: scripts/kernel_resources.py --write"]
+    for line in bad:
+        print(f"kernel resources: {line}")
+    if committed["toolkit"] != toolkit:
+        print(f"kernel resources: toolkit {toolkit}; the table is of {committed['toolkit']}, not compared")
+    if not bad:
+        print(f"kernel resources: {len(kernels)} kernels, toolkit {toolkit}: as they should be")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
