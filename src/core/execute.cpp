@@ -14,6 +14,7 @@
 #include "core/output.hpp"
 #include "core/parallel.hpp"
 #include "core/select.hpp"
+#include "core/tensor_check.hpp"
 
 namespace vca::core {
 namespace {
@@ -58,6 +59,27 @@ std::optional<GroupState> open_state(const Request& request) {
     state.load(slot, &head);
   }
   return state;
+}
+
+// A workspace laid over a tensor would change it under the caller's hands. Prepare looks at the
+// inputs only, attend, before which they may be gone, at the outputs only.
+Region workspace_region(const Request& request, const void* workspace) {
+  return region_of_array("workspace", workspace, workspace_bytes(request), 1);
+}
+
+void require_apart_from_inputs(const Request& request, const void* workspace) {
+  const Region memory = workspace_region(request, workspace);
+  check_disjoint(memory, region_of("q", request.desc.q));
+  check_disjoint(memory, region_of("k", request.desc.k));
+  check_disjoint(memory, region_of("v", request.desc.v));
+}
+
+void require_apart_from_outputs(const Request& request, const void* workspace) {
+  const Region memory = workspace_region(request, workspace);
+  const spec::Problem& p = request.problem;
+  check_disjoint(memory, region_of("o", request.desc.o));
+  check_disjoint(
+      memory, region_of_array("lse", request.desc.lse, p.batches * p.h_q * p.s_q, sizeof(float)));
 }
 
 struct Tile {
@@ -158,6 +180,7 @@ void attend_units(const Request& request, cpu::Isa isa, const Layout& layout, ui
 void prepare(const Request& request, void* workspace, size_t bytes) {
   select_isa(request);
   require_room(request, workspace, bytes);
+  require_apart_from_inputs(request, workspace);
   std::optional<GroupState> state = open_state(request);
   mark_unprepared(workspace);
   auto* body = static_cast<uint8_t*>(workspace) + sizeof(WorkspaceHeader);
@@ -177,6 +200,7 @@ void prepare(const Request& request, void* workspace, size_t bytes) {
 void attend(const Request& request, void* workspace, size_t bytes) {
   const cpu::Isa isa = select_isa(request);
   require_prepared(request, workspace, bytes);
+  require_apart_from_outputs(request, workspace);
   auto* body = static_cast<uint8_t*>(workspace) + sizeof(WorkspaceHeader);
   if (request.exact()) {
     exact_attend(request, exact_problem(request, body));
@@ -188,6 +212,8 @@ void attend(const Request& request, void* workspace, size_t bytes) {
 
 void run(const Request& request, void* workspace, size_t bytes) {
   if (workspace != nullptr || bytes != 0) {
+    require_room(request, workspace, bytes);
+    require_apart_from_outputs(request, workspace);  // before anything is written
     prepare(request, workspace, bytes);
     attend(request, workspace, bytes);
     return;

@@ -44,6 +44,17 @@ constexpr std::array<TargetName, 6> kTargets = {{
 
 constexpr std::string_view kHadamardSuffix = "+had";
 
+// Whatever bytes the caller gave, in a message: cut, and without control characters.
+std::string quoted(const char* name) {
+  constexpr size_t kShown = 60;
+  std::string text(name);
+  const bool cut = text.size() > kShown;
+  if (cut) text.resize(kShown);
+  for (char& c : text)
+    if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7F) c = '?';
+  return "\"" + text + (cut ? "...\"" : "\"");
+}
+
 void require_pointers(const char* function, bool present) {
   if (!present) {
     invalid(std::string(function) + ": a pointer is NULL", "NULL", "",
@@ -149,7 +160,7 @@ void parse_recipe(const char* name, int32_t* recipe, int32_t* hadamard) {
   if (base == "auto") number = VCA_RECIPE_AUTO;
   if (const spec::Recipe* r = spec::find_recipe(base)) number = static_cast<int32_t>(r->id);
   if (number < 0) {
-    invalid("recipe name is unknown", "\"" + std::string(name) + "\"", recipe_names(),
+    invalid("recipe name is unknown", quoted(name), recipe_names(),
             "names are exact and lower case");
   }
   *recipe = number;
@@ -168,7 +179,7 @@ void parse_grouping(const char* name, int32_t* grouping) {
       return;
     }
   }
-  invalid("grouping name is unknown", "\"" + std::string(name) + "\"", grouping_names(),
+  invalid("grouping name is unknown", quoted(name), grouping_names(),
           "names are exact and lower case");
 }
 
@@ -184,8 +195,7 @@ void parse_target(const char* name, int32_t* target) {
       return;
     }
   }
-  invalid("target name is unknown", "\"" + std::string(name) + "\"", target_names(),
-          "names are exact and lower case");
+  invalid("target name is unknown", quoted(name), target_names(), "names are exact and lower case");
 }
 
 }  // namespace vca::core

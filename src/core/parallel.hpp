@@ -4,6 +4,7 @@
 
 #include <omp.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <exception>
 
@@ -11,8 +12,16 @@
 
 namespace vca::core {
 
+// OpenMP ends the process when it cannot start a thread, and its own memory for a team comes from
+// the caller's stack. No result depends on the number, so that a larger one is a wish, not an
+// error.
+inline constexpr int kMaxThreads = 256;
+
 // Threads of a call: 0 means the OpenMP default.
-inline int thread_count(int requested) { return requested > 0 ? requested : omp_get_max_threads(); }
+inline int thread_count(int requested) {
+  const int wanted = requested > 0 ? requested : omp_get_max_threads();
+  return std::min(wanted, std::max(kMaxThreads, omp_get_num_procs()));
+}
 
 // body(index, thread) for every index in [0, n). Of several exceptions the one of the lowest index
 // is rethrown, so that the reported error does not depend on the schedule.

@@ -138,6 +138,7 @@ void check_tensor(const char* name, const vca_tensor& t, bool need_data, bool ou
   for (int i = 0; i < 4; ++i)
     if (t.shape[i] > 0) elems = checked_mul(elems, t.shape[i], (n + ".shape").c_str());
   checked_mul(elems, elem_bytes(t.dtype), (n + " in bytes").c_str());
+  if (!any) return;  // without an element strides mean nothing: numpy gives zeros
   for (int i = 0; i < 4; ++i) {
     if (t.shape[i] > 1 && t.stride[i] < 0) {
       invalid(field(name, "stride", i) + " is negative", to_text(t.stride[i]), ">= 0",
@@ -148,7 +149,6 @@ void check_tensor(const char* name, const vca_tensor& t, bool need_data, bool ou
     invalid(field(name, "stride", 3) + " is not 1", to_text(t.stride[3]), "1",
             "head_dim must be contiguous: make a contiguous copy");
   }
-  if (!any) return;
   Region whole = region_of(name, t);
   if (whole.data == nullptr) whole.data = &whole;  // never followed: only the extent is asked for
   const int64_t extent = whole.extent_bytes();

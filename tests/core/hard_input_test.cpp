@@ -382,6 +382,60 @@ TEST(HardInput, ZeroAndNegativeScales) {
     }
 }
 
+// OpenMP takes the memory of a team from the stack of the caller and ends the process when a thread
+// cannot be had.
+TEST(HardInput, ThreadCountsBeyondAnyMachine) {
+  Call few({300, 1, 1, 2, 3, 8});
+  few.desc.num_threads = 1;
+  expect_ok(few.run());
+  for (const int32_t threads : {100000, std::numeric_limits<int32_t>::max()}) {
+    Call c({300, 1, 1, 2, 3, 8});
+    c.desc.num_threads = threads;
+    expect_ok(c.run());
+    EXPECT_EQ(c.o.bytes(), few.o.bytes()) << threads;
+  }
+}
+
+// numpy gives an empty array zero strides.
+TEST(HardInput, StridesOfEmptyViewsMeanNothing) {
+  Call c({2, 2, 1, 0, 5, 8});
+  for (vca_tensor* t : {&c.desc.q, &c.desc.o}) std::fill_n(t->stride, 4, int64_t{0});
+  expect_ok(c.run());
+  Call no_keys({2, 2, 1, 3, 0, 8});
+  for (vca_tensor* t : {&no_keys.desc.k, &no_keys.desc.v}) std::fill_n(t->stride, 4, int64_t{-1});
+  no_keys.with_lse();
+  expect_ok(no_keys.run());
+  for (const float x : no_keys.lse) EXPECT_EQ(x, -kInf);
+}
+
+// A workspace that lies over a tensor is refused before a byte of it changes.
+TEST(HardInput, WorkspaceOverATensor) {
+  Call c({1, 2, 1, 40, 300, 64});
+  c.with_lse();
+  size_t bytes = 0;
+  expect_ok(vca_attn_workspace(&c.desc, &bytes));
+  std::vector<uint8_t> memory(2 * bytes + 64, 0x3C);  // valid tensors, too
+  const auto address = reinterpret_cast<uintptr_t>(memory.data());
+  uint8_t* const workspace = memory.data() + (64 - address % 64) % 64;
+  const std::vector<uint8_t> before = memory;
+  const vca_attn_desc apart = c.desc;
+  for (vca_tensor vca_attn_desc::*tensor :
+       {&vca_attn_desc::q, &vca_attn_desc::k, &vca_attn_desc::v, &vca_attn_desc::o}) {
+    c.desc = apart;
+    (c.desc.*tensor).data = workspace + bytes - 2;  // the last element of the workspace
+    EXPECT_EQ(vca_attn_run(&c.desc, workspace, bytes, nullptr), VCA_ERR_INVALID_ARGUMENT);
+    EXPECT_NE(std::string(vca_last_error()).find("overlaps"), std::string::npos);
+    EXPECT_EQ(memory, before);
+    (c.desc.*tensor).data = workspace + bytes;
+    expect_ok(vca_attn_run(&c.desc, workspace, bytes, nullptr));
+    memory = before;
+  }
+  c.desc = apart;
+  c.desc.lse = reinterpret_cast<float*>(workspace);
+  EXPECT_EQ(vca_attn_run(&c.desc, workspace, bytes, nullptr), VCA_ERR_INVALID_ARGUMENT);
+  EXPECT_EQ(memory, before);
+}
+
 TEST(HardInput, ExactIsExact) {
   Call c({2, 4, 2, 33, 90, 80}, VCA_FP32);
   c.desc.recipe = VCA_RECIPE_EXACT;
