@@ -2,6 +2,7 @@
 """What `vcattn compare` must refuse: exit code 2, a message with what, got and allowed, no file."""
 
 import copy
+import json
 import os
 import resource
 import signal
@@ -79,6 +80,14 @@ FILES = {
     "no tensors": (raw({}), "tensor q is missing", "no tensor at all"),
     "metadata only": (raw({"__metadata__": {"a": "b"}}), "tensor q is missing"),
     "bad metadata": (raw({"__metadata__": {"a": 1}}), "not a string"),
+    "nested lists": (raw(b"[" * 200_000 + b"]" * 200_000), "nested too deeply", "allowed"),
+    "nested lists as a tensor": (
+        raw(b'{"q":' + b"[" * 200_000 + b"]" * 200_000 + b"}"), "nested too deeply",
+    ),
+    "nested lists as metadata": (
+        raw(b'{"__metadata__":{"a":' + b"[" * 200_000 + b"]" * 200_000 + b"}}"), "nested too deeply",
+    ),
+    "nested objects": (raw(b'{"q":' * 200_000 + b"1" + b"}" * 200_000), "nested too deeply"),
 }  # fmt: skip
 
 
@@ -105,6 +114,16 @@ def test_missing_tensor(tmp_path, name):
     tensors = random_qkv(s_q=2, s_kv=2)
     tensors["other"] = tensors.pop(name)
     refuse(tmp_path, tensors_file(tmp_path, tensors), f"tensor {name} is missing", "other", "allowed")
+
+
+def test_names_in_messages_are_cut_and_without_control_characters(tmp_path):
+    tensors = random_qkv(s_q=2, s_kv=2)
+    tensors["\x1b[2Jq\n" + "x" * 100_000] = tensors.pop("q")
+    content = tensors_file(tmp_path, tensors)
+    refuse(tmp_path, content, "tensor q is missing", "allowed")
+    done = vcattn("compare", tmp_path / "t.safetensors", "--recipes", "\x1b[2J" + "x" * 100_000)
+    for err in (vcattn("compare", tmp_path / "t.safetensors").stderr, done.stderr):
+        assert "\x1b" not in err and len(err) < 1000
 
 
 @pytest.mark.parametrize("dtype", ["F64", "I32"])
@@ -166,7 +185,7 @@ def test_not_finite_index_is_in_the_layout_of_the_file(tmp_path):
 OPTIONS = {
     "unknown recipe": (["--recipes", "vc9"], "vc9", "vc8-hq"),
     "recipe with a capital": (["--recipes", "VC8"], "VC8"),
-    "no recipe": (["--recipes", ""], "recipe name is unknown"),
+    "no recipe": (["--recipes", ""], "--recipes is empty"),
     "unknown suffix": (["--recipes", "vc8+hat"], "vc8+hat"),
     "unknown grouping": (["--grouping", "kmean"], "kmean", "kmeans"),
     "unknown target": (["--target", "sm91"], "sm91", "sm90"),
@@ -216,6 +235,52 @@ def test_output_would_overwrite_the_input(good):
     before = good.read_bytes()
     assert_refused(vcattn("compare", good, "--json", good), "overwrite the input")
     assert good.read_bytes() == before
+
+
+@pytest.mark.parametrize("option", ["--json", "--report"])
+def test_empty_output_name_is_not_no_output(good, tmp_path, option):
+    assert_refused(vcattn("compare", good, option, ""), f"{option} is empty", "got", "allowed", "hint")
+
+
+def test_report_would_overwrite_the_input(tmp_path):
+    path = dump(tmp_path / "index.html", random_qkv(s_q=4))
+    before = path.read_bytes()
+    assert_refused(vcattn("compare", path, "--report", tmp_path), "--report would overwrite")
+    assert path.read_bytes() == before
+
+
+def test_json_and_report_in_one_file(good, tmp_path):
+    done = vcattn("compare", good, "--report", tmp_path / "r", "--json", tmp_path / "r/index.html")
+    assert_refused(done, "one file", "allowed")
+    assert list(tmp_path.iterdir()) == [good]
+
+
+def test_json_into_a_named_pipe(good, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", pipe], stdout=subprocess.PIPE)
+    try:
+        done = vcattn("compare", good, "--recipes", "vc8", "--json", pipe, "--quiet", timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert "vc8" in json.loads(reader.communicate(timeout=20)[0])["recipes"]
+    finally:
+        reader.kill()
+
+
+def test_input_that_shrinks_while_it_is_read(tmp_path):
+    path = dump(tmp_path / "t.safetensors", random_qkv(s_q=5000, s_kv=5000, d=128, heads=4,
+                                                       kv_heads=4))  # fmt: skip
+    process = subprocess.Popen(
+        [BINARY, "compare", path, "--rows", "0", "--json", tmp_path / "o.json"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    time.sleep(1.5)
+    assert process.poll() is None, process.communicate()
+    os.truncate(path, 4096)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 2, (process.returncode, err)
+    assert out == "" and "can no longer be read" in err and "hint" in err
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_full_disk(good, tmp_path):

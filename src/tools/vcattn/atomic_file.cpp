@@ -19,6 +19,8 @@ namespace {
 // One write call may not take more on Linux; it would only return short.
 constexpr size_t kMaxWrite = size_t{1} << 30;
 
+constexpr const char* kAllowed = "a place that can be written and has room";
+
 std::string hint_for(int error_number) {
   switch (error_number) {
     case ENOSPC:
@@ -93,7 +95,7 @@ void AtomicFile::fail(int error_number, const char* doing) {
   if (fd_ >= 0) discard();
   done_ = true;
   throw UserError("cannot " + std::string(doing) + " " + target_.string(),
-                  std::strerror(error_number), "", hint_for(error_number));
+                  std::strerror(error_number), kAllowed, hint_for(error_number));
 }
 
 void AtomicFile::write(const void* data, size_t bytes) {
@@ -136,15 +138,24 @@ void write_file_atomically(const std::filesystem::path& target, std::string_view
   file.commit();
 }
 
-void check_writable(const std::filesystem::path& target) { AtomicFile probe(target); }
+void check_writable(const std::filesystem::path& target) {
+  struct stat info = {};
+  if (stat(target.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) {
+    // Opening a named pipe waits for its reader, and closing it ends what the reader sees.
+    if (access(target.c_str(), W_OK) == 0) return;
+    throw UserError("cannot write " + target.string(), std::strerror(errno), kAllowed,
+                    hint_for(errno));
+  }
+  AtomicFile probe(target);
+}
 
 void make_output_directory(const std::filesystem::path& dir) {
   std::error_code error;
   std::filesystem::create_directories(dir, error);
   if (error || !std::filesystem::is_directory(dir, error)) {
     throw UserError("cannot create the directory " + dir.string(),
-                    error ? error.message() : "something else has that name", "",
-                    "choose another path");
+                    error ? error.message() : "something else has that name",
+                    "a directory that exists or can be made", "choose another path");
   }
 }
 

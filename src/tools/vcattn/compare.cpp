@@ -86,16 +86,35 @@ void check_grid(const Arguments& args, const CompareInput& in, const CompareOpti
   }
 }
 
+// Also of files that do not exist yet.
+bool same_file(const std::filesystem::path& a, const std::filesystem::path& b) {
+  std::error_code error;
+  if (std::filesystem::equivalent(a, b, error)) return true;
+  const auto real_a = std::filesystem::weakly_canonical(a, error);
+  if (error) return false;
+  const auto real_b = std::filesystem::weakly_canonical(b, error);
+  return !error && real_a == real_b;
+}
+
+std::filesystem::path report_file(const Arguments& args) {
+  return std::filesystem::path(args.report) / kReportFile;
+}
+
 void check_outputs(const Arguments& args) {
-  std::error_code ignored;
   if (!args.json.empty()) {
-    if (std::filesystem::equivalent(args.json, args.file, ignored))
+    if (same_file(args.json, args.file))
       throw UserError("--json would overwrite the input", args.json, "another file", "");
+    if (!args.report.empty() && same_file(args.json, report_file(args)))
+      throw UserError("--json and --report would write one file", args.json,
+                      "a name of its own for each", "");
     check_writable(args.json);
   }
   if (!args.report.empty()) {
+    if (same_file(report_file(args), args.file))
+      throw UserError("--report would overwrite the input", report_file(args).string(),
+                      "another directory", "");
     make_output_directory(args.report);
-    check_writable(std::filesystem::path(args.report) / kReportFile);
+    check_writable(report_file(args));
   }
 }
 
@@ -120,13 +139,10 @@ int run(const Arguments& args) {
   if (!args.json.empty())
     write_file_atomically(args.json, compare_json(in, options, result, args.grouping));
   if (!args.report.empty())
-    write_file_atomically(std::filesystem::path(args.report) / kReportFile,
-                          report_page(in, options, result, args.grouping));
+    write_file_atomically(report_file(args), report_page(in, options, result, args.grouping));
   if (!args.quiet) {
     std::fputs(compare_table(in, options, result).c_str(), stdout);
-    if (!args.report.empty())
-      std::printf("report: %s\n",
-                  (std::filesystem::path(args.report) / kReportFile).string().c_str());
+    if (!args.report.empty()) std::printf("report: %s\n", report_file(args).string().c_str());
   }
   return kExitOk;
 }

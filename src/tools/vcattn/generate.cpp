@@ -197,7 +197,9 @@ void add_generate(CLI::App& app, Commands& commands) {
   sub->add_option("--recipes", a.recipes, "recipes, separated by commas (default sage2,vc8)");
   sub->add_option("--class", a.class_name, "class of the clip (default: the model's first)");
   sub->add_option("--seed", a.seed, "seed of the noise")
-      ->check(CLI::NonNegativeNumber)
+      // The parser takes what is too large for 64 bits as the largest number, so that has to be out
+      // of range; 63 bits also leave room for --seeds.
+      ->check(CLI::Range(uint64_t{0}, static_cast<uint64_t>(INT64_MAX)))
       ->capture_default_str();
   sub->add_option("--seeds", a.seeds, "number of seeds, from --seed on")
       ->check(CLI::Range(1, 1000))

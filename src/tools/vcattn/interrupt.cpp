@@ -27,15 +27,29 @@ struct Slot {
 };
 std::array<Slot, kSlots> g_slots;
 
-extern "C" void on_signal(int) {
-  if (g_signals.fetch_add(1) == 0 && g_immediate.load() == 0) return;
+// Async-signal-safe. `text` starts with a carriage return, which goes over a progress line.
+template <size_t kBytes>
+[[noreturn]] void leave_nothing_and_exit(const char (&text)[kBytes], int code) {
   for (Slot& slot : g_slots) {
     if (slot.state.load() == 2) unlink(slot.path);
   }
-  // The carriage return goes over a progress line.
-  constexpr char kText[] = "\r\nvcattn: interrupted\n";
-  if (write(STDERR_FILENO, kText, sizeof kText - 1) < 0) _exit(kExitInterrupted);
-  _exit(kExitInterrupted);
+  if (write(STDERR_FILENO, text, kBytes - 1) < 0) _exit(code);
+  _exit(code);
+}
+
+extern "C" void on_signal(int) {
+  if (g_signals.fetch_add(1) == 0 && g_immediate.load() == 0) return;
+  leave_nothing_and_exit("\r\nvcattn: interrupted\n", kExitInterrupted);
+}
+
+// Inputs are mapped: bytes that are gone by the time they are read arrive as this signal.
+extern "C" void on_bus_error(int) {
+  leave_nothing_and_exit(
+      "\r\nvcattn: an input file can no longer be read\n"
+      "  got:     fewer bytes than it had at the start, or a failing disk\n"
+      "  allowed: a file that stays as it is until the command ends\n"
+      "  hint:    wait until the dump is complete, or copy it first\n",
+      kExitBadInput);
 }
 
 }  // namespace
@@ -47,6 +61,8 @@ void install_signal_handlers() {
   action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = on_bus_error;
+  sigaction(SIGBUS, &action, nullptr);
   signal(SIGXFSZ, SIG_IGN);
 }
 

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <string>
 
 #include "tools/vcattn/commands.hpp"
 #include "tools/vcattn/errors.hpp"
@@ -20,8 +21,19 @@ int fail(const char* text, int code) {
   return code;
 }
 
+// An empty value is mostly a shell variable that was not set. Taken as "option not given", it would
+// end in exit code 0 and no file.
+void refuse_empty_values(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& value : option->results())
+      if (value.empty())
+        throw UserError(option->get_name() + " is empty", "\"\"", "a value",
+                        "leave the option out to get its default");
+}
+
 int run_command(const Command& command) {
   try {
+    refuse_empty_values(*command.app);
     const int code = command.run();
     check_interrupt();
     // What is still buffered can meet a full disk, too.

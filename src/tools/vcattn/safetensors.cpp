@@ -142,7 +142,7 @@ const TensorInfo& SafetensorsFile::require(std::string_view name) const {
         names += ", ...";
         break;
       }
-      names += (names.empty() ? "" : ", ") + other.name;
+      names += (names.empty() ? "" : ", ") + shown_name(other.name);
     }
     throw UserError(impl_->path.string() + ": tensor " + std::string(name) + " is missing",
                     names.empty() ? "no tensor at all" : "tensors " + names,

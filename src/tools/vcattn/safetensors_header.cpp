@@ -38,6 +38,10 @@ constexpr std::array<std::pair<std::string_view, uint64_t>, 16> kElementBytes = 
 
 constexpr size_t kMaxDims = 16;  // far above any tensor, so that a message stays readable
 
+// A header is an object of objects of lists: 3 levels. Values are printed by recursion,
+// so that a deeper one, were it let in, could take the whole stack.
+constexpr int kMaxDepth = 16;
+
 // Long or hostile values are cut in messages.
 std::string shown(const json& value) {
   std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
@@ -52,8 +56,6 @@ std::string printable(std::string text) {
   if (text.size() > 200) text = text.substr(0, 197) + "...";
   return text;
 }
-
-std::string shown_name(const std::string& name) { return shown(json(name)); }
 
 class HeaderParser {
  public:
@@ -87,7 +89,11 @@ class HeaderParser {
     // The parser keeps the last of several equal keys, which would hide a tensor: look at each key.
     std::vector<std::set<std::string>> keys;
     std::string duplicate;
-    const auto on_event = [&](int, json::parse_event_t event, json& parsed) {
+    const auto on_event = [&](int depth, json::parse_event_t event, json& parsed) {
+      if (depth > kMaxDepth) {
+        bad("the header is nested too deeply", "more than " + std::to_string(kMaxDepth) + " levels",
+            "an object of tensors, each an object of a name and two lists", "");
+      }
       if (event == json::parse_event_t::object_start) keys.emplace_back();
       if (event == json::parse_event_t::object_end) keys.pop_back();
       if (event == json::parse_event_t::key && duplicate.empty() &&
@@ -228,6 +234,8 @@ class HeaderParser {
 };
 
 }  // namespace
+
+std::string shown_name(const std::string& name) { return shown(json(name)); }
 
 SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes,
                                            const std::string& file) {

@@ -21,4 +21,7 @@ struct SafetensorsHeader {
 SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes,
                                            const std::string& file);
 
+// A tensor's name as messages show it: quoted, cut, without control characters.
+std::string shown_name(const std::string& name);
+
 }  // namespace vca::tools
