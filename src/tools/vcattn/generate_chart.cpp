@@ -141,7 +141,7 @@ std::string line_chart(const std::vector<Series>& series, const ChartOptions& op
   svg += "<text transform=\"translate(12 " + at(kTop + plot_height / 2) +
          ") rotate(-90)\" text-anchor=\"middle\">" + escape_html(options.y_label) + "</text>";
   for (size_t i = 0; i < series.size(); ++i) {
-    const char* colour = kColours[i % kColours.size()];
+    const char* colour = kColours[series[i].colour % kColours.size()];
     std::string points;
     for (size_t step = 0; step < series[i].values.size(); ++step) {
       const std::optional<double>& value = series[i].values[step];
@@ -172,8 +172,9 @@ std::string bar_chart(const std::vector<Bar>& bars, const std::string& title) {
     const double y = kTop + kStep * static_cast<double>(i);
     const double width = largest > 0 ? (kWidth - kLeft - kRight) * bars[i].value / largest : 0;
     svg += text_element(kLeft - 8, y + 14, "end", bars[i].name);
-    svg += "<rect height=\"18\" rx=\"2\" fill=\"" + std::string(kColours[i % kColours.size()]) +
-           "\" x=\"" + at(kLeft) + "\" y=\"" + at(y) + "\" width=\"" + at(width) + "\"/>";
+    svg += "<rect height=\"18\" rx=\"2\" fill=\"" +
+           std::string(kColours[bars[i].colour % kColours.size()]) + "\" x=\"" + at(kLeft) +
+           "\" y=\"" + at(y) + "\" width=\"" + at(width) + "\"/>";
     svg += text_element(kLeft + width + 8, y + 14, "start", bars[i].text);
   }
   return svg + "</svg>";

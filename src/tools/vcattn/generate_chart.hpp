@@ -2,6 +2,7 @@
 // Small charts as SVG text for the page of `vcattn generate`.
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,6 +12,7 @@ namespace vca::tools {
 struct Series {
   std::string name;
   std::vector<std::optional<double>> values;  // one per step; a gap where there is none
+  size_t colour = 0;                          // a recipe keeps its colour in every chart
 };
 
 struct ChartOptions {
@@ -27,6 +29,7 @@ struct Bar {
   std::string name;
   double value = 0;
   std::string text;  // printed behind the bar
+  size_t colour = 0;
 };
 
 // Horizontal bars from zero.

@@ -131,9 +131,9 @@ std::string charts(const SeedOutput& seed, const std::vector<SeedOutput>& seeds)
     const std::optional<double> psnr = mean_measure(seeds, r, "psnr");
     // Levels grow linearly with the error, so bars from zero tell the truth; decibels do not.
     const double levels = std::isfinite(*psnr) ? 255 * std::pow(10.0, -*psnr / 20) : 0;
-    bars.push_back({run.recipe, levels, format("%.3f", levels)});
-    error.push_back({run.recipe, {}});
-    energy.push_back({run.recipe, {}});
+    bars.push_back({run.recipe, levels, format("%.3f", levels), r - 1});
+    error.push_back({run.recipe, {}, r - 1});
+    energy.push_back({run.recipe, {}, r - 1});
     bool any_energy = false;
     for (const StepRecord& record : run.steps) {
       error.back().values.push_back(record.latent_error);
@@ -178,6 +178,11 @@ std::string generate_page(const GenerateOptions& options, const tiny_video_dit::
       "The reference is attention in BF16. PSNR, SSIM, VIF and SSIMULACRA 2 are higher for a "
       "closer clip; SSIMULACRA, Butteraugli and LPIPS are lower. <i>Removed</i> is the share of "
       "the values' energy that block means take out before quantisation.</p>";
+  if (seeds.size() == 1) {
+    html +=
+        "<p><b>One seed is one draw</b>: on another seed the recipes may stand in another order. "
+        "Averages over many seeds: <code>docs/quality-seeds.md</code>.</p>";
+  }
   html += table(options, seeds) + reasons(seed);
   html += "<h2>Clips</h2>" + clips(seed);
   if (seed.clips.size() > 1) html += "<h2>Numbers</h2>" + charts(seed, seeds);
