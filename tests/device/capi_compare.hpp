@@ -20,7 +20,7 @@ inline std::vector<Rows> sampled_rows(const Problem& p) {
   for (const vca_segment& s : p.segments)
     if (p.c.split == Split::sequences) runs.push_back({s.begin, s.len});
   for (const Rows& r : runs) {
-    const int64_t n = std::min<int64_t>(r.n, 6);
+    const int64_t n = std::min<int64_t>(r.n, 16);
     if (n == 0) continue;
     out.push_back({r.first, n});
     if (r.n > 2 * n) out.push_back({r.first + r.n / 2, n});
@@ -133,24 +133,24 @@ class Comparison {
             bool same = true;
             for (size_t i = 0; i < e; ++i) {
               row_byte[at + i] = 1;
-              same = same && o_[at + i] == 0xA5;
+              same = same && o_[at + i] == kPoison;
             }
             poisoned += same;
           }
     if (poisoned > 0) return std::to_string(poisoned) + " values of o were not written";
     for (size_t i = 0; i < o_.size(); ++i)
-      if (row_byte[i] == 0 && o_[i] != 0xA5) return "wrote between or behind the rows of o";
+      if (row_byte[i] == 0 && o_[i] != kPoison) return "wrote between or behind the rows of o";
     const size_t n = p_.c.lse ? p_.lse_count() * 4 : 0;
     for (size_t i = n; i < lse_.size(); ++i)
-      if (lse_[i] != 0xA5) return "wrote behind lse";
+      if (lse_[i] != kPoison) return "wrote behind lse";
     for (size_t i = 0; i + 4 <= n; i += 4)
-      if (std::memcmp(lse_.data() + i, "\xA5\xA5\xA5\xA5", 4) == 0) return "lse was not written";
+      if (std::memcmp(lse_.data() + i, "\xFF\xFF\xFF\xFF", 4) == 0) return "lse was not written";
     std::vector<uint8_t> guard(Problem::kGuard);
     check(cudaMemcpy(guard.data(), p_.workspace->data() + p_.workspace_bytes, guard.size(),
                      cudaMemcpyDeviceToHost),
           "copy out");
     for (const uint8_t byte : guard)
-      if (byte != 0xA5) return "wrote behind the workspace";
+      if (byte != kPoison) return "wrote behind the workspace";
     return "";
   }
 

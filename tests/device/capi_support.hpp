@@ -56,6 +56,9 @@ class DeviceBytes {
   size_t size_;
 };
 
+// A NaN in every output type, which finite inputs never give: what nobody wrote shows.
+inline constexpr uint8_t kPoison = 0xFF;
+
 enum class Memory { hnd, nhd, fused_qkv, shared_batches, shared_heads };
 enum class Split { one, text_and_padding, sequences };
 enum class RopeKind { none, grid, tables };
@@ -296,14 +299,14 @@ struct Problem {
       const auto heads = static_cast<size_t>(c.b * c.h_kv);
       device.energy_removed = (energy = std::make_unique<DeviceBytes>(heads * 4))->as<float>();
       device.regrouped = (regrouped = std::make_unique<DeviceBytes>(heads))->as<uint8_t>();
-      regrouped->fill(0xA5);
+      regrouped->fill(kPoison);
     }
     if (vca_attn_workspace(&device, &workspace_bytes) != VCA_OK) {
       std::printf("%s: vca_attn_workspace: %s\n", c.name, vca_last_error());
       std::exit(1);
     }
     workspace = std::make_unique<DeviceBytes>(workspace_bytes + kGuard);
-    poison(0xA5);
+    poison(kPoison);
   }
 
   void poison(int byte) const {

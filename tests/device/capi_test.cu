@@ -50,9 +50,13 @@ void run_case(const Case& c, uint64_t seed) {
   Comparison comparison(p, o, lse);
   if (bad.empty()) bad = comparison.run();
   if (bad.empty() && c.energy) bad = energy_of(p);
-  report(std::string(vca_recipe_str(c.recipe)) + " " + c.name + " d" + std::to_string(c.d) +
-             " type " + std::to_string(c.dtype) + " to " + std::to_string(c.o_dtype),
-         bad, comparison.detail());
+  char name[160];
+  std::snprintf(name, sizeof name, "%s %s b%lld h%lld/%lld s%lld/%lld d%d type %d to %d",
+                vca_recipe_str(c.recipe), c.name, static_cast<long long>(c.b),
+                static_cast<long long>(c.h_q), static_cast<long long>(c.h_kv),
+                static_cast<long long>(c.s_q), static_cast<long long>(c.s_kv), c.d, c.dtype,
+                c.o_dtype);
+  report(name, bad, comparison.detail());
 }
 
 std::vector<Case> cases() {
@@ -142,7 +146,7 @@ void run_graph() {
     p.make_inputs(100 + replay);
     p.lens[1] = static_cast<int32_t>(400 * replay);  // 0 keys first
     p.upload_inputs();
-    p.poison(0xA5);
+    p.poison(kPoison);
     check(cudaDeviceSynchronize(), "upload");
     check(cudaGraphLaunch(exec, stream), "graph");
     check(cudaStreamSynchronize(stream), "graph");
@@ -164,15 +168,15 @@ void run_repeats() {
   const std::vector<uint8_t> o = p.o->download(), lse = p.lse->download();
   for (int i = 0; i < 20 && bad.empty(); ++i) {
     p.workspace->fill(i * 13);
-    p.o->fill(0xA5);
-    p.lse->fill(0xA5);
+    p.o->fill(kPoison);
+    p.lse->fill(kPoison);
     bad = finish("run", p.run(nullptr));
     if (bad.empty() && (p.o->download() != o || p.lse->download() != lse))
       bad = "run " + std::to_string(i) + " DIFFERS";
   }
   report("20 runs, each on another workspace poison", bad);
 
-  p.poison(0xA5);
+  p.poison(kPoison);
   bad = finish("prepare",
                vca_attn_prepare(&p.device, p.workspace->data(), p.workspace_bytes, nullptr));
   for (int i = 0; i < 3; ++i) p.inputs[i]->fill(0x7F);
@@ -191,8 +195,8 @@ void run_streams() {
   if (bad.empty()) bad = finish("run", b.run(nullptr));
   const std::vector<uint8_t> want_a = a.o->download(), want_b = b.o->download();
   const cudaStream_t one = make_stream(), two = make_stream();
-  a.poison(0xA5);
-  b.poison(0xA5);
+  a.poison(kPoison);
+  b.poison(kPoison);
   check(cudaDeviceSynchronize(), "poison");
   for (int i = 0; i < 10 && bad.empty(); ++i) {
     bad = status_text(a.run(one));
@@ -254,7 +258,7 @@ void run_other_device() {
   const Problem p(middle(), 16);
   std::string bad = finish("run", p.run(nullptr));
   const std::vector<uint8_t> want = p.o->download();
-  p.poison(0xA5);
+  p.poison(kPoison);
   const cudaStream_t stream = make_stream();
   check(cudaDeviceSynchronize(), "poison");
   check(cudaSetDevice(1), "cudaSetDevice");
@@ -316,7 +320,7 @@ void run_surface() {
   const std::vector<uint8_t> o = p.o->download();
   bad = "";
   for (const uint8_t byte : o)
-    if (byte != 0xA5) bad = "a refused call wrote its output";
+    if (byte != kPoison) bad = "a refused call wrote its output";
   report("refused calls write nothing", bad);
 }
 
