@@ -330,6 +330,7 @@ def test_unwritable_temporary_directory_leaves_null_and_a_reason(model, tmp_path
         (["--json", ""], ["--json is empty"]),
         (["--threads", "0"], ["--threads"]),
         (["--guidance", "-1"], ["--guidance"]),
+        (["--guidance", "nan"], ["--guidance", "nan"]),
         (["--grouping", "raster"], ["raster", "kdtree"]),
         (["--policy", "windows=2"], ["windows=2", "refresh"]),
         (["--policy", "window=0"], ["window"]),

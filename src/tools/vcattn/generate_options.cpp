@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "tools/vcattn/errors.hpp"
 
@@ -142,6 +143,9 @@ GenerateOptions resolve(const GenerateArguments& arguments, const fs::path& mode
     options.seeds.push_back(arguments.seed + static_cast<uint64_t>(i));
   }
   options.steps = arguments.steps < 0 ? config.steps : arguments.steps;
+  if (std::isnan(arguments.guidance)) {  // the parser's range lets it pass
+    throw UserError("bad --guidance", "nan", "a number from 0 to 100", "");
+  }
   options.guidance = arguments.guidance < 0 ? config.guidance : arguments.guidance;
   options.policy = parse_policy(arguments.policy);
   if (!arguments.grouping.empty() &&
