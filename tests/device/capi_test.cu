@@ -140,7 +140,12 @@ void run_graph() {
   cudaGraphExec_t exec = nullptr;
   check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
   std::string bad = status_text(p.run(stream));
-  check(cudaStreamEndCapture(stream, &graph), "end of capture");
+  const cudaError_t captured = cudaStreamEndCapture(stream, &graph);
+  if (!bad.empty()) {
+    report("graph capture", bad);
+    return;
+  }
+  check(captured, "end of capture");
   check(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
   for (uint64_t replay = 0; replay < 5 && bad.empty(); ++replay) {
     p.make_inputs(100 + replay);
@@ -156,7 +161,6 @@ void run_graph() {
     report("graph replay " + std::to_string(replay + 1) + " with new data", bad,
            comparison.detail());
   }
-  if (!bad.empty()) report("graph", bad);
   cudaGraphExecDestroy(exec);
   cudaGraphDestroy(graph);
   cudaStreamDestroy(stream);
