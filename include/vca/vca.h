@@ -184,12 +184,14 @@ typedef struct vca_attn_desc {
    * capability 9.0, recipes vc8, vc8-turbo and vc8-paper, token order whatever `grouping` asks
    * (query and explain say so), and neither state, policy nor VCA_CHECK_FINITE. */
   int32_t device;
-  int32_t recipe;      /* vca_recipe */
-  int32_t grouping;    /* vca_grouping; recipes without V-Smooth always keep token order */
-  int32_t hadamard;    /* 0: the recipe's own; 1: rotate Q and K; -1: do not */
-  int32_t target;      /* vca_target */
-  uint32_t flags;      /* VCA_CHECK_FINITE */
-  int32_t num_threads; /* CPU threads; 0: the OpenMP default */
+  int32_t recipe;   /* vca_recipe */
+  int32_t grouping; /* vca_grouping; recipes without V-Smooth always keep token order */
+  int32_t hadamard; /* 0: the recipe's own; 1: rotate Q and K; -1: do not */
+  int32_t target;   /* vca_target */
+  uint32_t flags;   /* VCA_CHECK_FINITE */
+  /* CPU threads; 0: the OpenMP default. At most 256, or the processors of a larger machine, are
+   * used; no result depends on the number. */
+  int32_t num_threads;
   /* Optional [B]: batch b attends to keys [0, kv_lens[b]), 0..S_kv. */
   const int32_t* kv_lens;
   /* Optional [B, S_kv] contiguous, 1 = attend, 0 = do not; combined with kv_lens. */

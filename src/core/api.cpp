@@ -231,15 +231,15 @@ vca_status vca_group_state_init(const vca_attn_desc* desc, void* state, size_t b
 vca_status vca_group_state_reset(void* state, size_t bytes, void* stream) {
   return guarded([&] {
     no_stream(stream);
-    GroupState(nullptr, state).require_bytes(bytes).reset();
+    GroupState(nullptr, state, bytes).reset();
   });
 }
 
 vca_status vca_group_state_save(const void* state, size_t bytes, void* blob, size_t* blob_bytes) {
   return guarded([&] {
     not_null(blob_bytes, "blob_bytes");
-    GroupState opened(nullptr, const_cast<void*>(state));  // save() only reads
-    const std::vector<uint8_t> out = opened.require_bytes(bytes).save();
+    GroupState opened(nullptr, const_cast<void*>(state), bytes);  // save() only reads
+    const std::vector<uint8_t> out = opened.save();
     if (blob != nullptr) {
       if (*blob_bytes < out.size()) {
         const std::string got = std::to_string(*blob_bytes) + " bytes";

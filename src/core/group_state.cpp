@@ -171,13 +171,21 @@ void GroupState::init(const Request& request, void* state, size_t bytes) {
   GroupState(nullptr, state).reset();
 }
 
-GroupState::GroupState(const Request* request, void* state) : base_(static_cast<uint8_t*>(state)) {
+GroupState::GroupState(const Request* request, void* state, size_t bytes)
+    : base_(static_cast<uint8_t*>(state)) {
   if (state == nullptr) state_error("group state is NULL", "NULL", "");
   if (reinterpret_cast<uintptr_t>(state) % 8 != 0)
     state_error("group state buffer is not aligned", "", "8-byte alignment");
+  const auto require = [bytes](uint64_t need) {
+    if (bytes >= need) return;
+    state_error("group state buffer is shorter than its content", std::to_string(bytes) + " bytes",
+                std::to_string(need) + " bytes or more");
+  };
+  require(sizeof(Header));
   const Header h = header();
-  if (h.magic != kMagic || h.checksum != checksum_of(h) ||
-      h.table_checksum != table_checksum(base_ + sizeof(Header), h.slots))
+  const bool intact = h.magic == kMagic && h.checksum == checksum_of(h);
+  if (intact) require(h.bytes);
+  if (!intact || h.table_checksum != table_checksum(base_ + sizeof(Header), h.slots))
     state_error("group state is not initialised or damaged", "no valid header", "");
   if (h.version != kVersion)
     state_error("group state has another version", std::to_string(h.version),
@@ -196,14 +204,6 @@ GroupState::Header GroupState::header() const {
 }
 
 int64_t GroupState::slots() const { return static_cast<int64_t>(header().slots); }
-
-GroupState& GroupState::require_bytes(size_t bytes) {
-  if (bytes < header().bytes) {
-    state_error("group state buffer is shorter than its content", std::to_string(bytes) + " bytes",
-                std::to_string(header().bytes) + " bytes");
-  }
-  return *this;
-}
 
 uint8_t* GroupState::slot_at(int64_t slot) const {
   uint64_t offset = 0;

@@ -29,11 +29,11 @@ class GroupState {
                         size_t blob_bytes);
 
   // Opens a buffer that init() made. `request` NULL: only the buffer's own consistency is checked.
-  GroupState(const Request* request, void* state);
+  // VCA_ERR_STATE when `bytes`, where the caller says how long the buffer is, do not hold the
+  // state; nothing beyond them is read.
+  GroupState(const Request* request, void* state, size_t bytes = SIZE_MAX);
 
   int64_t slots() const;
-  // VCA_ERR_STATE when the caller's buffer is shorter than the state inside it.
-  GroupState& require_bytes(size_t bytes);
   void reset();
 
   // VCA_ERR_STATE when a slot is damaged. `head` may be null.

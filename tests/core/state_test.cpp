@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The group state through the C ABI: orders kept over steps, saved, loaded, refused.
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include "tests/core/support.hpp"
 
 namespace vca::test {
@@ -242,6 +245,27 @@ TEST(State, RaggedBatch) {
   expect_ok(c.run());
   EXPECT_EQ(regrouped, 0);
   EXPECT_EQ(c.o.bytes(), want);
+}
+
+// A buffer that ends where memory ends, inside the state that it claims to hold.
+TEST(State, NothingBehindAShortBufferIsRead) {
+  Steps s;
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  void* const pages =
+      mmap(nullptr, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(pages, MAP_FAILED);
+  uint8_t* const end = static_cast<uint8_t*>(pages) + page;
+  ASSERT_EQ(mprotect(end, page, PROT_NONE), 0);
+  size_t blob_bytes = 0;
+  for (size_t bytes = 0; bytes <= 96; bytes += 8) {
+    uint8_t* const state = end - bytes;
+    std::memcpy(state, s.state.data(), bytes);
+    expect_refused(vca_group_state_reset(state, bytes, nullptr), VCA_ERR_STATE,
+                   {"shorter", "got " + std::to_string(bytes) + " bytes"});
+    expect_refused(vca_group_state_save(state, bytes, nullptr, &blob_bytes), VCA_ERR_STATE,
+                   {"shorter"});
+  }
+  munmap(pages, 2 * page);
 }
 
 }  // namespace
