@@ -186,7 +186,7 @@ Texts texts(const Request& request) {
   const bool as_asked = request.asked_grouping == spec::Grouping::identity;
   return {"sm90", kSchedules[local ? 1 : 0][as_asked ? 1 : 0],
           "QK exact_int32, PV fused_trunc F13 (e4m3 wgmma), means fused_trunc F25 (tf32 wgmma)",
-          "measured"};
+          "compiled"};
 }
 
 int64_t workspace_bytes(const Request& request) {
