@@ -177,7 +177,8 @@ typedef struct vca_attn_desc {
   /* Optional output [B, H_q, S_q] FP32 contiguous: natural log of sum exp(scale * q.k) over valid
    * keys of the original K; -inf for an empty key set. */
   float* lse;
-  /* Softmax scale, used when has_scale = 1, else 1/sqrt(D). Negative and 0 are allowed. */
+  /* Softmax scale, used when has_scale = 1, else 1/sqrt(D). Negative and 0 are allowed, a
+   * magnitude above 2^112 is not. */
   double scale;
   int32_t has_scale;
   /* Where all pointers live: VCA_DEVICE_CPU or a CUDA ordinal. In this version CUDA means compute

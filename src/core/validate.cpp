@@ -105,8 +105,11 @@ void check_scalars(const vca_attn_desc& d) {
   if (d.has_scale != 0 && d.has_scale != 1) {
     invalid("has_scale is not a boolean", to_text(int64_t{d.has_scale}), "0 or 1", "");
   }
-  if (d.has_scale == 1 && !std::isfinite(d.scale)) {
-    invalid("scale is not finite", to_text(d.scale), "any finite number", "");
+  // Beyond it the scores of ordinary inputs leave FP32 and every output is NaN.
+  constexpr double kMaxScale = 0x1p112;
+  if (d.has_scale == 1 && !(std::fabs(d.scale) <= kMaxScale)) {
+    invalid("scale is not finite or too large", to_text(d.scale), "a magnitude up to 2^112",
+            "1/sqrt(head_dim) is usual");
   }
   if (d.hadamard < -1 || d.hadamard > 1) {
     invalid("hadamard is out of range", to_text(int64_t{d.hadamard}), "-1, 0 or 1", "");

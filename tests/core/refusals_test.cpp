@@ -123,6 +123,14 @@ TEST(Refusals, Scalars) {
         c.desc.scale = nan;
       },
       {"scale is not finite"});
+  for (const double scale : {1e34, -1e300}) {
+    invalid(
+        [&](Call& c) {
+          c.desc.has_scale = 1;
+          c.desc.scale = scale;
+        },
+        {"scale", "too large", "2^112"});
+  }
   invalid([](Call& c) { c.desc.has_scale = 2; }, {"has_scale", "got 2"});
   invalid([](Call& c) { c.desc.recipe = 99; }, {"recipe is unknown", "got 99", "vc8-hq"});
   invalid([](Call& c) { c.desc.grouping = -1; }, {"grouping is unknown", "kdtree"});
