@@ -285,6 +285,10 @@ def test_input_that_shrinks_while_it_is_read(tmp_path):
 
 def test_full_disk(good, tmp_path):
     assert_refused(vcattn("compare", good, "--json", "/dev/full"), "No space left on device")
+    report = tmp_path / "new" / "report"
+    done = vcattn("compare", good, "--json", "/dev/full", "--report", report)
+    assert_refused(done, "No space left on device")
+    assert not (tmp_path / "new").exists()
 
 
 def limited(bytes_of_a_file):

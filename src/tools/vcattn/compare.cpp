@@ -14,6 +14,7 @@
 #include "tools/vcattn/compare_output.hpp"
 #include "tools/vcattn/compare_run.hpp"
 #include "tools/vcattn/errors.hpp"
+#include "tools/vcattn/generate_output.hpp"
 #include "tools/vcattn/library_error.hpp"
 #include "tools/vcattn/report/report.hpp"
 #include "vca/vca.h"
@@ -100,7 +101,7 @@ std::filesystem::path report_file(const Arguments& args) {
   return std::filesystem::path(args.report) / kReportFile;
 }
 
-void check_outputs(const Arguments& args) {
+void check_outputs(const Arguments& args, OutputSet& outputs) {
   if (!args.json.empty()) {
     if (same_file(args.json, args.file))
       throw UserError("--json would overwrite the input", args.json, "another file", "");
@@ -113,7 +114,7 @@ void check_outputs(const Arguments& args) {
     if (same_file(report_file(args), args.file))
       throw UserError("--report would overwrite the input", report_file(args).string(),
                       "another directory", "");
-    make_output_directory(args.report);
+    outputs.make_directory(args.report);
     check_writable(report_file(args));
   }
 }
@@ -132,14 +133,20 @@ int run(const Arguments& args) {
       load_compare_input(args.file, args.layout == "NHD" ? Layout::nhd : Layout::hnd);
   check_grid(args, in, options);
   for (size_t i = 0; i < args.grid.size(); ++i) options.grid[i] = args.grid[i];
-  check_outputs(args);
+  OutputSet outputs;  // takes away what this run made when it does not end well
+  check_outputs(args, outputs);
 
   const CompareResult result = run_compare(in, options);
 
-  if (!args.json.empty())
+  if (!args.json.empty()) {
+    outputs.adopt(args.json);
     write_file_atomically(args.json, compare_json(in, options, result, args.grouping));
-  if (!args.report.empty())
+  }
+  if (!args.report.empty()) {
+    outputs.adopt(report_file(args));
     write_file_atomically(report_file(args), report_page(in, options, result, args.grouping));
+  }
+  outputs.commit();
   if (!args.quiet) {
     std::fputs(compare_table(in, options, result).c_str(), stdout);
     if (!args.report.empty()) std::printf("report: %s\n", report_file(args).string().c_str());
