@@ -2,6 +2,7 @@
 #include "examples/tiny_video_dit/dit.hpp"
 
 #include <cblas.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <cmath>
@@ -23,6 +24,10 @@ void for_each_tile(int64_t rows, int threads, size_t scratch_floats, const Body&
   const int64_t tiles = tile_count(rows);
 #pragma omp parallel num_threads(threads)
   {
+    // A team of one is not "in parallel" for OpenBLAS, and from some release after 0.3.21 its
+    // OpenMP build then asks OpenMP for the number of threads instead of openblas_set_num_threads.
+    // This setting ends with the region.
+    omp_set_num_threads(1);
     std::vector<float> scratch(scratch_floats);
 #pragma omp for schedule(dynamic, 1)
     for (int64_t tile = 0; tile < tiles; ++tile) {

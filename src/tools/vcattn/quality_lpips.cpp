@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cblas.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <array>
@@ -195,9 +196,14 @@ Measure Lpips::distance(const Clip& clip, const Clip& reference, int threads) co
   // Frames run in parallel, BLAS inside a frame does not.
   openblas_set_num_threads(1);
   std::vector<double> distances(static_cast<size_t>(clip.frames));
-#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
-  for (int frame = 0; frame < clip.frames; ++frame) {
-    if (!interrupted()) distances[frame] = network_->frame_distance(clip, reference, frame);
+#pragma omp parallel num_threads(threads)
+  {
+    omp_set_num_threads(
+        1);  // a team of one is not "in parallel" for OpenBLAS; ends with the region
+#pragma omp for schedule(dynamic, 1)
+    for (int frame = 0; frame < clip.frames; ++frame) {
+      if (!interrupted()) distances[frame] = network_->frame_distance(clip, reference, frame);
+    }
   }
   check_interrupt();
   double sum = 0;
