@@ -24,8 +24,8 @@ void for_each_tile(int64_t rows, int threads, size_t scratch_floats, const Body&
   const int64_t tiles = tile_count(rows);
 #pragma omp parallel num_threads(threads)
   {
-    // A team of one is not "in parallel" for OpenBLAS, and from some release after 0.3.21 its
-    // OpenMP build then asks OpenMP for the number of threads instead of openblas_set_num_threads.
+    // A team of one is not "in parallel" for OpenBLAS, and there the OpenMP build of 0.3.29 (not
+    // that of 0.3.21) goes by OpenMP's number of threads, whatever openblas_set_num_threads said.
     // This setting ends with the region.
     omp_set_num_threads(1);
     std::vector<float> scratch(scratch_floats);

@@ -198,8 +198,7 @@ Measure Lpips::distance(const Clip& clip, const Clip& reference, int threads) co
   std::vector<double> distances(static_cast<size_t>(clip.frames));
 #pragma omp parallel num_threads(threads)
   {
-    omp_set_num_threads(
-        1);  // a team of one is not "in parallel" for OpenBLAS; ends with the region
+    omp_set_num_threads(1);  // for OpenBLAS in a team of one: see for_each_tile in dit.cpp
 #pragma omp for schedule(dynamic, 1)
     for (int frame = 0; frame < clip.frames; ++frame) {
       if (!interrupted()) distances[frame] = network_->frame_distance(clip, reference, frame);
