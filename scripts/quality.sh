@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# `make quality`: repeats the demonstration on many seeds (about ten minutes on two free cores).
+# `make quality`: repeats the demonstration on 20 seeds (about half an hour on two free cores).
 #
 #   scripts/quality.sh [options of scripts/quality.py]
 set -euo pipefail
