@@ -287,17 +287,8 @@ Request validate(const vca_attn_desc* caller, Use use) {
   p.hadamard = d.hadamard == 0 ? recipe.hadamard : d.hadamard == 1;
   // Rotation changes nothing where nothing is quantised.
   if (!recipe.quantised()) p.hadamard = false;
-  p.q = view_of(d.q);
-  p.k = view_of(d.k);
-  p.v = view_of(d.v);
-  p.batches = d.q.shape[0];
-  p.h_q = d.q.shape[1];
-  p.h_kv = d.k.shape[1];
-  p.s_q = d.q.shape[2];
-  p.s_kv = d.k.shape[2];
-  p.d = static_cast<int>(d.q.shape[3]);
-  p.d_pad = spec::padded_head_dim(p.d);
-  p.scale = d.has_scale == 1 ? d.scale : 1.0 / std::sqrt(static_cast<double>(p.d));
+  p.set_tensors(view_of(d.q), view_of(d.k), view_of(d.v));
+  if (d.has_scale == 1) p.scale = d.scale;
   request.threads = thread_count(d.num_threads);
 
   resolve_rope(d, request);

@@ -187,15 +187,13 @@ void prepare_q(const Problem& p, const SubProblem& sub, int64_t q_head, const fl
       for (int i = 0; i < d; ++i) x[i] = -x[i];
     if (p.hadamard) hadamard_row(x, d);
   };
-  if (out.qk_offset != nullptr) {
-    float x[kMaxHeadDim];
-    for (int64_t row = 0; row < out.rows; ++row) {
-      load(row, x);
-      double dot = 0.0;
-      for (int i = 0; i < p.d; ++i) dot += static_cast<double>(x[i]) * k_offset[i];
-      out.qk_offset[row] = static_cast<float>(p.scale * dot);
-    }
-  }
+  // For LSE, of the rotated row before sign and Hadamard.
+  const auto store_offset = [&](int64_t row, const float* x) {
+    if (out.qk_offset == nullptr) return;
+    double dot = 0.0;
+    for (int i = 0; i < p.d; ++i) dot += static_cast<double>(x[i]) * k_offset[i];
+    out.qk_offset[row] = static_cast<float>(p.scale * dot);
+  };
   float whole_amax = 0.0f;
   if (r.qk == QkFormat::e4m3_head) {
     float x[kMaxHeadDim];
@@ -214,6 +212,7 @@ void prepare_q(const Problem& p, const SubProblem& sub, int64_t q_head, const fl
       for (int i = 0; i < 2; ++i) {
         if (row[i] >= out.rows) continue;
         load(row[i], pair[i]);
+        store_offset(row[i], pair[i]);
         finish(pair[i]);
         amax = std::max(amax, row_amax(pair[i], d));
       }

@@ -40,6 +40,20 @@ void TensorView::load_row(int64_t b, int64_t h, int64_t s, float* out) const {
   }
 }
 
+void Problem::set_tensors(const TensorView& query, const TensorView& key, const TensorView& value) {
+  q = query;
+  k = key;
+  v = value;
+  batches = q.shape[0];
+  h_q = q.shape[1];
+  h_kv = k.shape[1];
+  s_q = q.shape[2];
+  s_kv = k.shape[2];
+  d = static_cast<int>(q.shape[3]);
+  d_pad = padded_head_dim(d);
+  scale = 1.0 / std::sqrt(static_cast<double>(d));
+}
+
 float Problem::code_scale() const {
   double c = 8.0 * kLog2E * std::fabs(scale);
   if (hadamard) c /= d_pad;  // both sides rotated by an unnormalised H: q.k grows by d_pad

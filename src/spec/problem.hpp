@@ -51,6 +51,8 @@ struct SubProblem {
   }
 };
 
+constexpr int padded_head_dim(int d) { return d <= 64 ? 64 : 128; }
+
 struct Problem {
   TensorView q, k, v;
   int64_t batches = 0, h_q = 0, h_kv = 0, s_q = 0, s_kv = 0;
@@ -64,13 +66,15 @@ struct Problem {
   std::array<int64_t, 3> grid{};
   std::vector<SubProblem> subs;
 
+  // The three views, and all that follows from their shapes: sizes, padding, the default scale
+  // 1/sqrt(d).
+  void set_tensors(const TensorView& query, const TensorView& key, const TensorView& value);
+
   int64_t kv_head(int64_t q_head) const { return q_head / (h_q / h_kv); }
   // RN(8 log2(e) |scale|), with the Hadamard's 1/d_pad folded in: code units per unit of q.k. The
   // sign of `scale` goes into Q.
   float code_scale() const;
   bool negate_q() const { return scale < 0; }
 };
-
-constexpr int padded_head_dim(int d) { return d <= 64 ? 64 : 128; }
 
 }  // namespace vca::spec

@@ -2,18 +2,10 @@
 // Input that is allowed and hard: degenerate tokens, extreme magnitudes, odd strides; and the
 // faults that this method could have and others could not.
 #include "spec/value_stats.hpp"
-#include "tests/core/bounds.hpp"
-#include "tests/core/support.hpp"
+#include "tests/core/hard.hpp"
 
 namespace vca::test {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
-constexpr int32_t kCodeRecipes[] = {
-    VCA_RECIPE_FP8,     VCA_RECIPE_SAGE2,     VCA_RECIPE_VC8_PAPER,
-    VCA_RECIPE_VC8_EXP, VCA_RECIPE_VC8,       VCA_RECIPE_VC8_TURBO,
-    VCA_RECIPE_VC8_HQ,  VCA_RECIPE_VC8_FP8QK, VCA_RECIPE_VC8_FP8QK_PAPER};
 
 bool all_finite(const Call& c) {
   for (int64_t b = 0; b < c.shape.b; ++b)

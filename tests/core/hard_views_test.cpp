@@ -1,18 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Views and settings that are allowed and hard: odd strides, expanded inputs, empty views, scales,
 // thread counts, workspaces.
-#include "tests/core/bounds.hpp"
-#include "tests/core/support.hpp"
+#include "tests/core/hard.hpp"
 
 namespace vca::test {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
-constexpr int32_t kCodeRecipes[] = {
-    VCA_RECIPE_FP8,     VCA_RECIPE_SAGE2,     VCA_RECIPE_VC8_PAPER,
-    VCA_RECIPE_VC8_EXP, VCA_RECIPE_VC8,       VCA_RECIPE_VC8_TURBO,
-    VCA_RECIPE_VC8_HQ,  VCA_RECIPE_VC8_FP8QK, VCA_RECIPE_VC8_FP8QK_PAPER};
 
 // Views that are not contiguous: fused QKV, expanded batches and heads, and an output inside a
 // larger buffer.

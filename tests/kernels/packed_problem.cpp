@@ -27,17 +27,9 @@ void make_inputs(const ProblemShape& s, uint64_t seed, PackedProblem& out) {
   fill(out.k_values, s.b * s.h_kv * s.s_kv * s.d, sigma, 0.3);
   fill(out.v_values, s.b * s.h_kv * s.s_kv * s.d, 1.0, s.v_offset);
   spec::Problem& p = out.problem;
-  p.q = view(out.q_values, s.b, s.h_q, s.s_q, s.d);
-  p.k = view(out.k_values, s.b, s.h_kv, s.s_kv, s.d);
-  p.v = view(out.v_values, s.b, s.h_kv, s.s_kv, s.d);
-  p.batches = s.b;
-  p.h_q = s.h_q;
-  p.h_kv = s.h_kv;
-  p.s_q = s.s_q;
-  p.s_kv = s.s_kv;
-  p.d = s.d;
-  p.d_pad = spec::padded_head_dim(s.d);
-  p.scale = 1.0 / std::sqrt(static_cast<double>(s.d));
+  p.set_tensors(view(out.q_values, s.b, s.h_q, s.s_q, s.d),
+                view(out.k_values, s.b, s.h_kv, s.s_kv, s.d),
+                view(out.v_values, s.b, s.h_kv, s.s_kv, s.d));
   for (int64_t b = 0; b < s.b; ++b) {
     spec::SubProblem sub;
     sub.batch = b;

@@ -386,15 +386,8 @@ inline PrepProblem::PrepProblem(const PrepCase& c) : shape(c) {
   fill(p.q, rng, c.magnitude, 0.0, false);
   fill(p.k, rng, c.magnitude, c.k_mean, true);
   fill(p.v, rng, c.magnitude, c.v_mean, true);
-  p.batches = c.b;
-  p.h_q = c.h_q;
-  p.h_kv = c.h_kv;
-  p.s_q = c.s_q;
-  p.s_kv = c.s_kv;
-  p.d = c.d;
-  p.d_pad = spec::padded_head_dim(c.d);
-  p.scale =
-      c.scale != 0.0 || std::signbit(c.scale) ? c.scale : 1.0 / std::sqrt(static_cast<double>(c.d));
+  p.set_tensors(p.q, p.k, p.v);
+  if (c.scale != 0.0 || std::signbit(c.scale)) p.scale = c.scale;
   p.recipe = spec::find_recipe(c.recipe);
   p.hadamard = p.recipe->hadamard;
   make_rope();

@@ -57,17 +57,8 @@ struct Heads {
     q = normal_tensor(g, s.b * s.h_q * s.s_q * s.d, qk_sigma);
     k = normal_tensor(g, s.b * s.h_kv * s.s_kv * s.d, qk_sigma, k_offset);
     v = normal_tensor(g, s.b * s.h_kv * s.s_kv * s.d, 1.0);
-    p.batches = s.b;
-    p.h_q = s.h_q;
-    p.h_kv = s.h_kv;
-    p.s_q = s.s_q;
-    p.s_kv = s.s_kv;
-    p.d = s.d;
-    p.d_pad = spec::padded_head_dim(s.d);
-    p.scale = 1.0 / std::sqrt(static_cast<double>(s.d));
-    p.q = view_of(q, s.b, s.h_q, s.s_q, s.d);
-    p.k = view_of(k, s.b, s.h_kv, s.s_kv, s.d);
-    p.v = view_of(v, s.b, s.h_kv, s.s_kv, s.d);
+    p.set_tensors(view_of(q, s.b, s.h_q, s.s_q, s.d), view_of(k, s.b, s.h_kv, s.s_kv, s.d),
+                  view_of(v, s.b, s.h_kv, s.s_kv, s.d));
     for (int64_t b = 0; b < s.b; ++b) p.subs.push_back(whole(b, s.s_q, s.s_kv));
     use(spec::RecipeId::vc8);
   }

@@ -43,15 +43,7 @@ struct Case {
       t.stride = {s * d, s * d, d, 1};
       return t;
     };
-    p.q = view(q, s_q);
-    p.k = view(k, s_kv);
-    p.v = view(v, s_kv);
-    p.batches = p.h_q = p.h_kv = 1;
-    p.s_q = s_q;
-    p.s_kv = s_kv;
-    p.d = d;
-    p.d_pad = padded_head_dim(d);
-    p.scale = 1 / std::sqrt(static_cast<double>(d));
+    p.set_tensors(view(q, s_q), view(k, s_kv), view(v, s_kv));
     p.recipe = &recipe(id);
     p.hadamard = p.recipe->hadamard;
     SubProblem sub;

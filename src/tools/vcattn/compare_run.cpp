@@ -94,17 +94,7 @@ class Evaluation {
 
   spec::Problem make_problem(const RecipeChoice& choice) const {
     spec::Problem p;
-    p.q = in_.q;
-    p.k = in_.k;
-    p.v = in_.v;
-    p.batches = in_.batches;
-    p.h_q = in_.heads_q;
-    p.h_kv = in_.heads_kv;
-    p.s_q = in_.tokens_q;
-    p.s_kv = in_.tokens_kv;
-    p.d = in_.head_dim;
-    p.d_pad = spec::padded_head_dim(p.d);
-    p.scale = 1.0 / std::sqrt(static_cast<double>(p.d));
+    p.set_tensors(in_.q, in_.k, in_.v);
     p.recipe = choice.recipe;
     p.grouping = choice.grouping;
     p.hadamard = choice.hadamard;

@@ -182,17 +182,7 @@ struct SmallProblem {
       k[i] = noise(4'000'000 + i) + (channel - 30) * 0.05f;
       v[i] = noise(5'000'000 + i) * (1 + channel * 0.02f) + noise(i / kDim % 7 * kDim + i % kDim);
     }
-    problem.q = view(q, kHeads, kQueries);
-    problem.k = view(k, 1, kKeys);
-    problem.v = view(v, 1, kKeys);
-    problem.batches = 1;
-    problem.h_q = kHeads;
-    problem.h_kv = 1;
-    problem.s_q = kQueries;
-    problem.s_kv = kKeys;
-    problem.d = kDim;
-    problem.d_pad = spec::padded_head_dim(kDim);
-    problem.scale = 1.0 / std::sqrt(static_cast<double>(kDim));
+    problem.set_tensors(view(q, kHeads, kQueries), view(k, 1, kKeys), view(v, 1, kKeys));
     problem.recipe = &recipe;
     problem.hadamard = recipe.hadamard;
     problem.grouping = recipe.grouping;
