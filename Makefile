@@ -11,13 +11,16 @@ JOBS ?= $(shell nproc)
 DEMO_OUT ?= out/demo
 DEMO_COMMAND ?= build/bin/vcattn generate --demo --out $(DEMO_OUT)
 
-.PHONY: help setup setup-dev build demo test quality clang cuda asan check-format format install clean
+.PHONY: help setup setup-cuda setup-dev build demo test quality clang cuda asan check-format format install clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
 
 setup:  ## install what is missing: Debian packages (root), Python packages in .venv
 	@scripts/setup.sh
+
+setup-cuda:  ## setup plus a CUDA compiler where there is none (no GPU needed)
+	@scripts/setup.sh --cuda
 
 setup-dev:  ## setup plus clang and clang-format
 	@scripts/setup.sh --dev
@@ -28,7 +31,7 @@ build:  ## build only: build/bin/vcattn and build/lib/libvcattn.so
 demo: setup build  ## the main job: clips from the bundled video DiT, each recipe against the reference
 	$(DEMO_COMMAND)
 
-test: setup build  ## every test: ctest, then pytest
+test: setup-cuda build  ## every test: ctest, then pytest
 	@scripts/run_tests.sh
 
 quality: setup build  ## repeat the demo on many seeds; table and plot
@@ -38,7 +41,7 @@ quality: setup build  ## repeat the demo on many seeds; table and plot
 clang:  ## build everything with clang (build-clang/)
 	@scripts/build.sh host-clang $(JOBS)
 
-cuda:  ## build with the CUDA kernels (build-cuda/; needs nvcc 13.0)
+cuda: setup-cuda  ## build with the CUDA kernels (build-cuda/)
 	@scripts/build.sh cuda-sm90 $(JOBS)
 
 asan: setup  ## build with ASan and UBSan (build-asan/) and run ctest
