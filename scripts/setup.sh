@@ -3,11 +3,12 @@
 # Installs what the build, the demo and the tests need: Debian packages, and Python packages in
 # .venv. Running it again installs nothing twice and asks no network when nothing is missing.
 #
-#   scripts/setup.sh [--dev] [--cuda]
+#   scripts/setup.sh [--dev] [--cuda] [--torch]
 #
 # --dev            clang and clang-format, too
 # --cuda           a CUDA compiler, too, where the machine has none: python/requirements-cuda.txt into
 #                  .venv/cuda-toolkit (no GPU and no driver are needed to compile)
+# --torch          nothing but .venv-torch: torch and diffusers, for the tests of the integrations
 # VCA_SKIP_APT=1   leave the system's packages alone (the build then says what it misses)
 # PYTHON=...       interpreter for the virtual environment (default /usr/bin/python3)
 set -euo pipefail
@@ -15,6 +16,7 @@ cd "$(dirname "$0")/.."
 
 package_lists=(scripts/packages-debian.txt)
 requirements=python/requirements.txt
+venv=.venv
 cuda=""
 
 fail() {
@@ -29,7 +31,12 @@ for option in "$@"; do
       requirements=python/requirements-dev.txt
       ;;
     --cuda) cuda=yes ;;
-    *) fail "unknown option '$option' (--dev, --cuda)" ;;
+    --torch)
+      VCA_SKIP_APT=1
+      requirements=python/requirements-torch.txt
+      venv=.venv-torch
+      ;;
+    *) fail "unknown option '$option' (--dev, --cuda, --torch)" ;;
   esac
 done
 
@@ -79,19 +86,19 @@ install_python_packages() {
     fail "no Python interpreter at '$python'; set PYTHON=/path/to/python3 (3.11 or newer)."
   fi
   local stamp dev_stamp
-  stamp=.venv/.installed-$(requirements_key "$requirements" "$python")
+  stamp=$venv/.installed-$(requirements_key "$requirements" "$python")
   # A plain set-up is content with the larger one that --dev made.
-  dev_stamp=.venv/.installed-$(requirements_key python/requirements-dev.txt "$python")
-  if .venv/bin/python -c '' 2>/dev/null && [[ -f $stamp || -f $dev_stamp ]]; then
+  dev_stamp=$venv/.installed-$(requirements_key python/requirements-dev.txt "$python")
+  if "$venv"/bin/python -c '' 2>/dev/null && [[ -f $stamp || -f $dev_stamp ]]; then
     return
   fi
-  echo "setup: Python packages into .venv"
-  if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
-    "$python" -m venv --clear .venv ||
+  echo "setup: Python packages into $venv"
+  if ! "$venv"/bin/python -m pip --version >/dev/null 2>&1; then
+    "$python" -m venv --clear "$venv" ||
       fail "'$python -m venv' failed; on Debian: apt-get install python3-venv"
   fi
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r "$requirements"
-  rm -f .venv/.installed-*
+  "$venv"/bin/python -m pip install --quiet --disable-pip-version-check -r "$requirements"
+  rm -f "$venv"/.installed-*
   touch "$stamp"
 }
 
