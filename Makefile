@@ -11,7 +11,7 @@ JOBS ?= $(shell nproc)
 DEMO_OUT ?= out/demo
 DEMO_COMMAND ?= build/bin/vcattn generate --demo --out $(DEMO_OUT)
 
-.PHONY: help setup setup-dev build demo test quality clang cuda asan check-format format install clean
+.PHONY: help setup setup-cuda setup-dev setup-torch build demo test test-torch quality clang cuda asan check-format format install clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -19,8 +19,14 @@ help:  ## this list
 setup:  ## install what is missing: Debian packages (root), Python packages in .venv
 	@scripts/setup.sh
 
+setup-cuda:  ## setup plus a CUDA compiler where there is none (no GPU needed)
+	@scripts/setup.sh --cuda
+
 setup-dev:  ## setup plus clang and clang-format
 	@scripts/setup.sh --dev
+
+setup-torch:  ## torch and diffusers in .venv-torch (3 GB), for test-torch
+	@scripts/setup.sh --torch
 
 build:  ## build only: build/bin/vcattn and build/lib/libvcattn.so
 	@scripts/build.sh host $(JOBS)
@@ -28,8 +34,11 @@ build:  ## build only: build/bin/vcattn and build/lib/libvcattn.so
 demo: setup build  ## the main job: clips from the bundled video DiT, each recipe against the reference
 	$(DEMO_COMMAND)
 
-test: setup build  ## every test: ctest, then pytest
+test: setup-cuda build  ## every test: ctest, then pytest
 	@scripts/run_tests.sh
+
+test-torch: setup build setup-torch  ## tests of the Python package with torch and diffusers
+	@scripts/run_torch_tests.sh
 
 quality: setup build  ## repeat the demo on many seeds; table and plot
 	@test -x scripts/quality.sh || { echo "scripts/quality.sh is not there" >&2; exit 1; }
@@ -38,7 +47,7 @@ quality: setup build  ## repeat the demo on many seeds; table and plot
 clang:  ## build everything with clang (build-clang/)
 	@scripts/build.sh host-clang $(JOBS)
 
-cuda:  ## build with the CUDA kernels (build-cuda/; needs nvcc 13.0)
+cuda: setup-cuda  ## build with the CUDA kernels (build-cuda/)
 	@scripts/build.sh cuda-sm90 $(JOBS)
 
 asan: setup  ## build with ASan and UBSan (build-asan/) and run ctest

@@ -19,11 +19,19 @@ if(VCA_CUDA STREQUAL "OFF")
   return()
 endif()
 
-find_program(VCA_NVCC nvcc HINTS ENV CUDA_HOME ENV CUDA_PATH ENV CUDACXX PATHS /usr/local/cuda
-             PATH_SUFFIXES bin)
+# The last place is where scripts/setup.sh --cuda puts one when the machine has none.
+find_program(
+  VCA_NVCC nvcc
+  HINTS ENV CUDA_HOME ENV CUDA_PATH ENV CUDACXX
+  PATHS /usr/local/cuda ${CMAKE_SOURCE_DIR}/.venv/cuda-toolkit/nvidia/cu13
+  PATH_SUFFIXES bin)
 if(VCA_NVCC)
-  get_filename_component(nvcc_real ${VCA_NVCC} REALPATH)
-  get_filename_component(cuda_root ${nvcc_real}/../.. ABSOLUTE)
+  # Asked and not derived from the path: what is called nvcc may be a script that calls another.
+  execute_process(COMMAND ${VCA_NVCC} --dryrun -E -x cu /dev/null OUTPUT_VARIABLE nvcc_says
+                  ERROR_VARIABLE nvcc_says)
+  if(nvcc_says MATCHES "_HERE_=([^\n]+)")
+    get_filename_component(cuda_root ${CMAKE_MATCH_1}/.. REALPATH)
+  endif()
   find_library(VCA_CUDART cudart_static HINTS ${cuda_root}
                PATH_SUFFIXES lib64 lib targets/x86_64-linux/lib)
   find_path(VCA_CUDA_INCLUDE cuda_runtime.h HINTS ${cuda_root}
@@ -38,7 +46,8 @@ endforeach()
 if(cuda_missing)
   if(VCA_CUDA STREQUAL "ON")
     message(FATAL_ERROR "VCA_CUDA is ON, but these were not found: ${cuda_missing}\n"
-                        "Set CUDA_HOME to a CUDA toolkit 13.0, or use -DVCA_CUDA=OFF.")
+                        "Set CUDA_HOME to a CUDA toolkit 13.0, or let scripts/setup.sh --cuda "
+                        "install a compiler, or use -DVCA_CUDA=OFF.")
   endif()
   message(STATUS "CUDA kernels: left out, not found: ${cuda_missing}")
   return()
@@ -68,7 +77,8 @@ function(vca_cuda_object OUT SOURCE)
   file(MAKE_DIRECTORY ${directory})
   add_custom_command(
     OUTPUT ${object} ${object}.log
-    COMMAND ${CMAKE_COMMAND} -DLOG=${object}.log -P ${CMAKE_SOURCE_DIR}/cmake/run_nvcc.cmake --
+    COMMAND ${CMAKE_COMMAND} -DLOG=${object}.log -DOBJECT=${object} -P
+            ${CMAKE_SOURCE_DIR}/cmake/run_nvcc.cmake --
             ${VCA_NVCC} -ccbin ${CMAKE_CXX_COMPILER} ${nvcc_flags} ${ARGN} -MD -MF ${object}.d -MT
             ${object} -c ${SOURCE} -o ${object}
     DEPENDS ${SOURCE} ${CMAKE_SOURCE_DIR}/cmake/run_nvcc.cmake

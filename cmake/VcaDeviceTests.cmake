@@ -1,17 +1,57 @@
 # SPDX-License-Identifier: Apache-2.0
-# Tests that need a GPU. They are built with the CUDA kernels and run by hand, on the machine that
-# has the GPU: nothing but glibc and the driver is needed there.
+# Programs that need a GPU. They are built with the CUDA kernels (target device_tests) and run on the
+# machine that has the GPU, by tests/device/run.sh: nothing but glibc and the driver is needed there.
+#   tests/device/<name>.cu  the program device_<name>
+#   tests/device/*.cpp      device_capi_test, the C ABI's tests: host code alone
+# The latter once more as emulated_capi_test, on a CUDA runtime and kernels that are emulated on the
+# host: the whole way of a call on a device, without one.
 
-vca_cuda_object(capi_object ${CMAKE_SOURCE_DIR}/tests/device/capi_test.cu
-                -I${CMAKE_SOURCE_DIR}/tests)
+find_package(GTest REQUIRED)
 execute_process(COMMAND ${CMAKE_CXX_COMPILER} -print-file-name=libgomp.a OUTPUT_VARIABLE static_gomp
                 OUTPUT_STRIP_TRAILING_WHITESPACE)
 if(NOT IS_ABSOLUTE "${static_gomp}")
   set(static_gomp OpenMP::OpenMP_CXX)
 endif()
-add_executable(device_capi_test ${capi_object} ${vca_objects})
-set_target_properties(device_capi_test PROPERTIES LINKER_LANGUAGE CXX RUNTIME_OUTPUT_DIRECTORY
-                                                                      ${CMAKE_BINARY_DIR}/tests)
-target_link_options(device_capi_test PRIVATE -static-libstdc++ -static-libgcc)
-target_link_libraries(device_capi_test PRIVATE ${static_gomp} ${VCA_CUDA_LIBRARIES})
-add_dependencies(device_capi_test vca_cuda)
+add_custom_target(device_tests)
+
+# vca_device_program(NAME object-or-source...): a program of the library's objects and these.
+function(vca_device_program NAME)
+  add_executable(${NAME} ${ARGN} ${vca_objects})
+  set_target_properties(${NAME} PROPERTIES LINKER_LANGUAGE CXX RUNTIME_OUTPUT_DIRECTORY
+                                                               ${CMAKE_BINARY_DIR}/device)
+  target_include_directories(${NAME} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include
+                                             ${CMAKE_SOURCE_DIR}/tests)
+  target_include_directories(${NAME} SYSTEM PRIVATE ${VCA_CUDA_INCLUDE})
+  target_link_options(${NAME} PRIVATE -static-libstdc++ -static-libgcc)
+  target_link_libraries(${NAME} PRIVATE vca_flags ${static_gomp} ${VCA_CUDA_LIBRARIES})
+  add_dependencies(${NAME} vca_cuda)
+  add_dependencies(device_tests ${NAME})
+endfunction()
+
+vca_glob(device_sources ${CMAKE_SOURCE_DIR}/tests/device/*.cu)
+foreach(source IN LISTS device_sources)
+  get_filename_component(stem ${source} NAME_WE)
+  vca_cuda_object(object ${source} -I${CMAKE_SOURCE_DIR}/tests)
+  vca_device_program(device_${stem} ${object})
+endforeach()
+target_sources(device_sm90_attention_test
+               PRIVATE ${CMAKE_SOURCE_DIR}/tests/kernels/packed_problem.cpp)
+
+vca_cuda_object(object ${CMAKE_SOURCE_DIR}/tests/ptx/conformance.cu -I${CMAKE_SOURCE_DIR}/tests)
+vca_device_program(device_conformance ${object})
+
+vca_glob(capi_sources ${CMAKE_SOURCE_DIR}/tests/device/*.cpp)
+# The first test of the program is in the first source.
+list(REMOVE_ITEM capi_sources ${CMAKE_SOURCE_DIR}/tests/device/capi_calls.cpp)
+list(PREPEND capi_sources ${CMAKE_SOURCE_DIR}/tests/device/capi_calls.cpp)
+vca_device_program(device_capi_test ${capi_sources})
+target_link_libraries(device_capi_test PRIVATE GTest::gtest)
+
+vca_glob(emulated_sources ${CMAKE_SOURCE_DIR}/tests/device/emulated/*.cpp)
+add_executable(emulated_capi_test ${capi_sources} ${emulated_sources})
+set_target_properties(emulated_capi_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY
+                                                    ${CMAKE_BINARY_DIR}/tests)
+target_include_directories(emulated_capi_test PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+target_include_directories(emulated_capi_test SYSTEM PRIVATE ${VCA_CUDA_INCLUDE})
+target_compile_definitions(emulated_capi_test PRIVATE VCA_EMULATED_DEVICE=1)
+target_link_libraries(emulated_capi_test PRIVATE vca_flags vca_emu vca_static GTest::gtest)

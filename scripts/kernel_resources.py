@@ -108,7 +108,9 @@ def differences(kernels: dict, committed: dict) -> list[str]:
 
 
 def find_nvcc() -> str | None:
-    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda"]
+    # The last one is what scripts/setup.sh --cuda installs.
+    homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda",
+             ROOT / ".venv" / "cuda-toolkit" / "nvidia" / "cu13"]  # fmt: skip
     places = [str(pathlib.Path(home) / "bin") for home in homes if home]
     return shutil.which("nvcc") or shutil.which("nvcc", path=os.pathsep.join(places))
 
@@ -125,9 +127,10 @@ def run(*command: object) -> None:
 
 
 def compile_kernels(build: pathlib.Path) -> None:
-    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    run("cmake", "-S", ROOT, "-B", build, *generator, "-DVCA_CUDA=ON", "-DVCA_BUILD_TOOLS=OFF",
-        "-DVCA_BUILD_TESTS=OFF", "-DCMAKE_BUILD_TYPE=Release")  # fmt: skip
+    if not (build / "CMakeCache.txt").is_file():
+        generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+        run("cmake", "-S", ROOT, "-B", build, *generator, "-DVCA_CUDA=ON", "-DVCA_BUILD_TOOLS=OFF",
+            "-DVCA_BUILD_TESTS=OFF", "-DCMAKE_BUILD_TYPE=Release")  # fmt: skip
     run("cmake", "--build", build, "--target", "vca_cuda", "-j", "2")
 
 
@@ -145,6 +148,8 @@ def measure(build: pathlib.Path) -> tuple[dict[str, dict[str, int]], list[str]]:
     serialised: list[str] = []
     smem = dynamic_smem(build)
     for log in sorted((build / "cuda").glob("src/kernels/*/*.cu.o.log")):
+        if not (ROOT / log.relative_to(build / "cuda").with_suffix("").with_suffix("")).is_file():
+            continue  # of a source that is gone
         found, lines = parse(log.read_text())
         serialised += lines
         for name, resources in zip(demangle(list(found)), found.values()):
@@ -158,7 +163,7 @@ def measure(build: pathlib.Path) -> tuple[dict[str, dict[str, int]], list[str]]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "cuda-objects",
-                        help="where to compile")  # fmt: skip
+                        help="where to compile; a tree that is configured is used as it is")  # fmt: skip
     parser.add_argument("--write", action="store_true", help=f"write {TABLE.relative_to(ROOT)}")
     args = parser.parse_args()
     nvcc = find_nvcc()

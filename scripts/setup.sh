@@ -3,8 +3,12 @@
 # Installs what the build, the demo and the tests need: Debian packages, and Python packages in
 # .venv. Running it again installs nothing twice and asks no network when nothing is missing.
 #
-#   scripts/setup.sh [--dev]
+#   scripts/setup.sh [--dev] [--cuda] [--torch]
 #
+# --dev            clang and clang-format, too
+# --cuda           a CUDA compiler, too, where the machine has none: python/requirements-cuda.txt into
+#                  .venv/cuda-toolkit (no GPU and no driver are needed to compile)
+# --torch          nothing but .venv-torch: torch and diffusers, for the tests of the integrations
 # VCA_SKIP_APT=1   leave the system's packages alone (the build then says what it misses)
 # PYTHON=...       interpreter for the virtual environment (default /usr/bin/python3)
 set -euo pipefail
@@ -12,15 +16,29 @@ cd "$(dirname "$0")/.."
 
 package_lists=(scripts/packages-debian.txt)
 requirements=python/requirements.txt
-if [[ "${1:-}" == "--dev" ]]; then
-  package_lists+=(scripts/packages-debian-dev.txt)
-  requirements=python/requirements-dev.txt
-fi
+venv=.venv
+cuda=""
 
 fail() {
   printf 'setup: %s\n' "$@" >&2
   exit 1
 }
+
+for option in "$@"; do
+  case $option in
+    --dev)
+      package_lists+=(scripts/packages-debian-dev.txt)
+      requirements=python/requirements-dev.txt
+      ;;
+    --cuda) cuda=yes ;;
+    --torch)
+      VCA_SKIP_APT=1
+      requirements=python/requirements-torch.txt
+      venv=.venv-torch
+      ;;
+    *) fail "unknown option '$option' (--dev, --cuda, --torch)" ;;
+  esac
+done
 
 missing_packages() {
   local wanted installed
@@ -68,19 +86,45 @@ install_python_packages() {
     fail "no Python interpreter at '$python'; set PYTHON=/path/to/python3 (3.11 or newer)."
   fi
   local stamp dev_stamp
-  stamp=.venv/.installed-$(requirements_key "$requirements" "$python")
+  stamp=$venv/.installed-$(requirements_key "$requirements" "$python")
   # A plain set-up is content with the larger one that --dev made.
-  dev_stamp=.venv/.installed-$(requirements_key python/requirements-dev.txt "$python")
-  if .venv/bin/python -c '' 2>/dev/null && [[ -f $stamp || -f $dev_stamp ]]; then
+  dev_stamp=$venv/.installed-$(requirements_key python/requirements-dev.txt "$python")
+  if "$venv"/bin/python -c '' 2>/dev/null && [[ -f $stamp || -f $dev_stamp ]]; then
     return
   fi
-  echo "setup: Python packages into .venv"
-  if ! .venv/bin/python -m pip --version >/dev/null 2>&1; then
-    "$python" -m venv --clear .venv ||
+  echo "setup: Python packages into $venv"
+  if ! "$venv"/bin/python -m pip --version >/dev/null 2>&1; then
+    "$python" -m venv --clear "$venv" ||
       fail "'$python -m venv' failed; on Debian: apt-get install python3-venv"
   fi
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check -r "$requirements"
-  rm -f .venv/.installed-*
+  "$venv"/bin/python -m pip install --quiet --disable-pip-version-check -r "$requirements"
+  rm -f "$venv"/.installed-*
+  touch "$stamp"
+}
+
+# The same places as cmake/VcaCuda.cmake.
+has_nvcc() {
+  local home
+  for home in "${CUDA_HOME:-}" "${CUDA_PATH:-}" /usr/local/cuda; do
+    if [[ -n $home && -x $home/bin/nvcc ]]; then
+      return 0
+    fi
+  done
+  [[ -n "${CUDACXX:-}" && -x "${CUDACXX:-}" ]] || command -v nvcc >/dev/null
+}
+
+install_cuda_compiler() {
+  local toolkit=.venv/cuda-toolkit stamp
+  stamp=$toolkit/.installed-$(sha256sum python/requirements-cuda.txt | cut -c1-16)
+  if has_nvcc || [[ -f $stamp ]]; then
+    return
+  fi
+  echo "setup: no nvcc here; the CUDA compiler of PyPI into $toolkit"
+  rm -rf "$toolkit"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+    --target "$toolkit" -r python/requirements-cuda.txt
+  "$toolkit"/nvidia/cu13/bin/nvcc --version >/dev/null ||
+    fail "the nvcc in $toolkit does not run; with a CUDA toolkit 13.0 of your own set CUDA_HOME."
   touch "$stamp"
 }
 
@@ -88,3 +132,6 @@ if [[ -z "${VCA_SKIP_APT:-}" ]]; then
   install_debian_packages
 fi
 install_python_packages
+if [[ -n $cuda ]]; then
+  install_cuda_compiler
+fi

@@ -68,3 +68,9 @@ BY_STATUS: dict[int, type[VcattnError]] = {
         InternalError,
     )
 }
+
+
+def refuse(what: str, got: object, allowed: str, hint: str = "") -> InvalidArgumentError:
+    """An ``InvalidArgumentError`` with a text in the form of the library's own."""
+    text = f"{what}; got {got}; allowed: {allowed}"
+    return InvalidArgumentError(text + (f"; hint: {hint}" if hint else ""))

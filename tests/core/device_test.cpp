@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors on a CUDA device, as far as a machine without one can tell: what is refused and why, and
-// that nothing of a device is read on the host. What runs is tested by tests/device/capi_test.cu.
+// that nothing of a device is read on the host. What runs is tested by tests/device/capi_*.cpp.
 #include "gpu/backend.hpp"
 #include "spec/attention.hpp"
 #include "tests/core/support.hpp"

@@ -3,58 +3,20 @@
 // device, and a descriptor for each side.
 #pragma once
 
-#include <cuda_runtime.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
+#include "device/memory.hpp"
 #include "spec/codes.hpp"
 #include "vca/vca.h"
 
 namespace vca::tests {
-
-inline void check(cudaError_t status, const char* what) {
-  if (status == cudaSuccess) return;
-  std::printf("CUDA: %s: %s\n", what, cudaGetErrorString(status));
-  std::exit(2);
-}
-
-class DeviceBytes {
- public:
-  explicit DeviceBytes(size_t n) : size_(n) {
-    check(cudaMalloc(&data_, std::max<size_t>(n, 1)), "cudaMalloc");
-  }
-  ~DeviceBytes() { cudaFree(data_); }
-  DeviceBytes(const DeviceBytes&) = delete;
-  DeviceBytes& operator=(const DeviceBytes&) = delete;
-
-  uint8_t* data() const { return static_cast<uint8_t*>(data_); }
-  size_t size() const { return size_; }
-  template <class T>
-  T* as() const {
-    return static_cast<T*>(data_);
-  }
-  void fill(int byte) const { check(cudaMemset(data_, byte, size_), "cudaMemset"); }
-  void upload(const void* from) const {
-    if (size_ != 0) check(cudaMemcpy(data_, from, size_, cudaMemcpyHostToDevice), "copy in");
-  }
-  std::vector<uint8_t> download() const {
-    std::vector<uint8_t> out(size_);
-    if (size_ != 0) check(cudaMemcpy(out.data(), data_, size_, cudaMemcpyDeviceToHost), "copy out");
-    return out;
-  }
-
- private:
-  void* data_ = nullptr;
-  size_t size_;
-};
 
 // A NaN in every output type, which finite inputs never give: what nobody wrote shows.
 inline constexpr uint8_t kPoison = 0xFF;
@@ -75,7 +37,17 @@ struct Case {
   RopeKind rope = RopeKind::none;
   bool lens = false, mask = false, lse = true, energy = false;
   double scale = 1e9;  // 1e9: the default
+  int32_t hadamard = 0;
+  int64_t o_offset = 0;  // elements of o.data behind an aligned address
+  int64_t o_gap = 16;    // elements between the rows of o, that nobody may write
+  int device = 0;
 };
+
+inline std::ostream& operator<<(std::ostream& out, const Case& c) {
+  return out << vca_recipe_str(c.recipe) << " " << c.name << " b" << c.b << " h" << c.h_q << "/"
+             << c.h_kv << " s" << c.s_q << "/" << c.s_kv << " d" << c.d << " type " << c.dtype
+             << " to " << c.o_dtype;
+}
 
 // Counter-based: the same numbers everywhere.
 class Random {
@@ -108,6 +80,14 @@ inline uint32_t encode(int32_t dtype, float x) {
   return spec::float_bits(x);
 }
 
+inline float decode(int32_t dtype, const uint8_t* at) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, at, static_cast<size_t>(element_bytes(dtype)));
+  if (dtype == VCA_BF16) return spec::bf16_decode(static_cast<uint16_t>(bits));
+  if (dtype == VCA_FP16) return spec::fp16_decode(static_cast<uint16_t>(bits));
+  return spec::float_from_bits(bits);
+}
+
 inline vca_tensor tensor(int32_t dtype, int64_t b, int64_t h, int64_t s, int64_t d, bool nhd) {
   vca_tensor t{};
   t.dtype = dtype;
@@ -131,12 +111,12 @@ struct Problem {
   std::unique_ptr<DeviceBytes> workspace;
   vca_attn_desc host{}, device{};
   size_t workspace_bytes = 0;
-  static constexpr size_t kGuard = 4096;  // bytes behind outputs and workspace
 
   Problem(const Case& given, uint64_t seed) : c(given) {
     host = vca_attn_desc_init();
     host.recipe = c.recipe;
     host.grouping = VCA_GROUPING_IDENTITY;
+    host.hadamard = c.hadamard;
     if (c.scale != 1e9) {
       host.has_scale = 1;
       host.scale = c.scale;
@@ -156,9 +136,9 @@ struct Problem {
     host.v = host.k;
     host.o = tensor(c.o_dtype, c.b, c.h_q, c.s_q, c.d, nhd);
     // Rows of o with a gap behind each that nobody may write.
-    host.o.stride[0] += 16 * c.h_q * c.s_q;
-    host.o.stride[1] += nhd ? 16 : 16 * c.s_q;
-    host.o.stride[2] += nhd ? 16 * c.h_q : 16;
+    host.o.stride[0] += c.o_gap * c.h_q * c.s_q;
+    host.o.stride[1] += nhd ? c.o_gap : c.o_gap * c.s_q;
+    host.o.stride[2] += nhd ? c.o_gap * c.h_q : c.o_gap;
     for (vca_tensor* t : {&host.q, &host.k, &host.v}) {
       if (fused) {
         t->stride[2] = (c.h_q + 2 * c.h_kv) * c.d;
@@ -249,6 +229,31 @@ struct Problem {
     }
   }
 
+  // x(b, h, s, d) in the place of q (0), k (1) or v (2), on both sides.
+  template <class F>
+  void fill(int which, F x) {
+    const vca_tensor& t = which == 0 ? host.q : which == 1 ? host.k : host.v;
+    const int64_t e = element_bytes(c.dtype);
+    for (int64_t b = 0; b < t.shape[0]; ++b)
+      for (int64_t h = 0; h < t.shape[1]; ++h)
+        for (int64_t s = 0; s < t.shape[2]; ++s)
+          for (int64_t d = 0; d < t.shape[3]; ++d) {
+            const uint32_t bits = encode(c.dtype, x(b, h, s, d));
+            const int64_t at = b * t.stride[0] + h * t.stride[1] + s * t.stride[2] + d;
+            std::memcpy(static_cast<uint8_t*>(t.data) + at * e, &bits, static_cast<size_t>(e));
+          }
+    upload_inputs();
+  }
+  float input(int which, int64_t b, int64_t h, int64_t s, int64_t d) const {
+    const vca_tensor& t = which == 0 ? host.q : which == 1 ? host.k : host.v;
+    return value_at(t, t.data, b, h, s, d);
+  }
+  static float value_at(const vca_tensor& t, const void* data, int64_t b, int64_t h, int64_t s,
+                        int64_t d) {
+    const int64_t at = b * t.stride[0] + h * t.stride[1] + s * t.stride[2] + d;
+    return decode(t.dtype, static_cast<const uint8_t*>(data) + at * element_bytes(t.dtype));
+  }
+
   void upload_inputs() const {
     for (int i = 0; i < 3; ++i)
       if (inputs[i] != nullptr) inputs[i]->upload(storage[i].data());
@@ -257,7 +262,25 @@ struct Problem {
   bool inputs_unchanged() const {
     for (int i = 0; i < 3; ++i)
       if (inputs[i] != nullptr && inputs[i]->download() != storage[i]) return false;
-    return true;
+    return (d_mask == nullptr || d_mask->download() == mask) &&
+           (d_lens == nullptr ||
+            std::memcmp(d_lens->download().data(), lens.data(), lens.size() * 4) == 0);
+  }
+  // The buffer whose surroundings were written to; "" when none.
+  std::string broken_guard() const {
+    const std::pair<const DeviceBytes*, const char*> all[] = {{inputs[0].get(), "q"},
+                                                              {inputs[1].get(), "k"},
+                                                              {inputs[2].get(), "v"},
+                                                              {d_lens.get(), "kv_lens"},
+                                                              {d_mask.get(), "key_mask"},
+                                                              {o.get(), "o"},
+                                                              {lse.get(), "lse"},
+                                                              {workspace.get(), "workspace"},
+                                                              {energy.get(), "energy_removed"},
+                                                              {regrouped.get(), "regrouped"}};
+    for (const auto& [bytes, name] : all)
+      if (bytes != nullptr && !bytes->guards_intact()) return name;
+    return "";
   }
 
   template <class T>
@@ -268,13 +291,14 @@ struct Problem {
   }
 
   size_t o_bytes() const {
-    return static_cast<size_t>(extent_elems(host.o) * element_bytes(c.o_dtype));
+    return static_cast<size_t>((extent_elems(host.o) + c.o_offset) * element_bytes(c.o_dtype));
   }
   size_t lse_count() const { return static_cast<size_t>(c.b * c.h_q * c.s_q); }
 
   void make_device() {
     device = host;
-    device.device = 0;
+    use_device(c.device);
+    device.device = c.device;
     vca_tensor* const views[3] = {&device.q, &device.k, &device.v};
     for (int i = 0; i < 3; ++i) {
       const int from = c.memory == Memory::fused_qkv ? 0 : i;
@@ -291,9 +315,9 @@ struct Problem {
       device_rope.sin = (d_sin = to_device(sin))->as<float>();
     }
     if (c.rope != RopeKind::none) device.rope = &device_rope;
-    o = std::make_unique<DeviceBytes>(o_bytes() + kGuard);
-    lse = std::make_unique<DeviceBytes>(lse_count() * 4 + kGuard);
-    device.o.data = o->data();
+    o = std::make_unique<DeviceBytes>(o_bytes());
+    lse = std::make_unique<DeviceBytes>(lse_count() * 4);
+    device.o.data = o->data() + c.o_offset * element_bytes(c.o_dtype);
     if (c.lse) device.lse = lse->as<float>();
     if (c.energy) {
       const auto heads = static_cast<size_t>(c.b * c.h_kv);
@@ -301,18 +325,16 @@ struct Problem {
       device.regrouped = (regrouped = std::make_unique<DeviceBytes>(heads))->as<uint8_t>();
       regrouped->fill(kPoison);
     }
-    if (vca_attn_workspace(&device, &workspace_bytes) != VCA_OK) {
-      std::printf("%s: vca_attn_workspace: %s\n", c.name, vca_last_error());
-      std::exit(1);
-    }
-    workspace = std::make_unique<DeviceBytes>(workspace_bytes + kGuard);
+    if (vca_attn_workspace(&device, &workspace_bytes) != VCA_OK)
+      throw std::runtime_error(std::string("vca_attn_workspace: ") + vca_last_error());
+    workspace = std::make_unique<DeviceBytes>(workspace_bytes);
     poison(kPoison);
   }
 
   void poison(int byte) const {
     o->fill(byte);
     lse->fill(byte);
-    workspace->fill(byte);
+    if (!leave_uninitialised()) workspace->fill(byte);
   }
 
   vca_status run(void* stream) const {

@@ -48,6 +48,7 @@ struct PrepCase {
   double scale = 0.0;  // 0: 1/sqrt(d)
   double magnitude = 1.0;
   double k_mean = 0.3, v_mean = 0.5;
+  bool hadamard = false;   // also where the recipe has none
   bool nonfinite = false;  // in head 0, which is then not compared: others must not notice
 };
 
@@ -64,6 +65,7 @@ inline std::string describe(const PrepCase& c) {
                 c.lse ? "" : " no lse", c.nonfinite ? " non-finite" : "");
   std::string out = text;
   if (c.scale != 0.0 || std::signbit(c.scale)) out += " scale " + std::to_string(c.scale);
+  if (c.hadamard) out += " hadamard";
   if (c.magnitude != 1.0) out += " x 2^" + std::to_string(std::ilogb(c.magnitude));
   return out;
 }
@@ -76,7 +78,7 @@ inline std::vector<PrepCase> prep_cases() {
     (change(x), ...);
     c.push_back(x);
   };
-  for (const char* recipe : {"vc8", "vc8-turbo", "vc8-paper"})
+  for (const char* recipe : {"vc8", "vc8-turbo", "vc8-paper", "vc8-exp", "sage2", "fp8"})
     for (const int d : {128, 64, 80, 1}) {
       add({.name = "one tile", .recipe = recipe, .d = d});
       add({.name = "ragged, GQA",
@@ -123,7 +125,7 @@ inline std::vector<PrepCase> prep_cases() {
     }
   for (const RopeKind rope :
        {RopeKind::interleaved, RopeKind::half, RopeKind::table_interleaved, RopeKind::table_half})
-    for (const char* recipe : {"vc8", "vc8-paper"})
+    for (const char* recipe : {"vc8", "vc8-paper", "sage2", "fp8"})
       add({.name = "rope",
            .recipe = recipe,
            .h_q = 2,
@@ -137,15 +139,43 @@ inline std::vector<PrepCase> prep_cases() {
     add({.name = "scale", .s_q = 130, .s_kv = 260, .d = 128, .scale = scale});
   add({.name = "negative scale, Hadamard", .recipe = "vc8-paper", .s_q = 130, .scale = -0.1});
   add({.name = "no lse", .s_q = 130, .lse = false});
-  for (const double magnitude : {1e-33, 1e4, 1e12, 1e30})
-    add({.name = "magnitude",
-         .dtype = DType::fp32,
+  for (const char* recipe : {"sage2", "fp8"}) {
+    add({.name = "Hadamard",
+         .recipe = recipe,
          .h_q = 2,
-         .h_kv = 2,
          .s_q = 130,
          .s_kv = 300,
+         .d = 80,
+         .scale = -0.1,
+         .hadamard = true});
+    // Every length of a rank group's tree, and sub-problems without keys.
+    for (const int64_t s : {1, 17, 1023, 1024, 1025, 2100})
+      add({.name = "length", .recipe = recipe, .s_q = s, .s_kv = s, .d = 64, .shuffled = true});
+    add({.name = "segments",
+         .recipe = recipe,
+         .b = 3,
+         .h_q = 4,
+         .h_kv = 2,
+         .s_q = 1500,
+         .s_kv = 1500,
          .d = 64,
-         .magnitude = magnitude});
+         .layout = Layout::sequences,
+         .lens = true,
+         .mask = true});
+    add({.name = "zeros", .recipe = recipe, .s_kv = 300, .magnitude = 0.0, .k_mean = 0.0});
+    add({.name = "no keys", .recipe = recipe, .s_q = 130, .s_kv = 0});
+  }
+  for (const char* recipe : {"vc8", "sage2", "fp8"})
+    for (const double magnitude : {1e-33, 1e4, 1e12, 1e30})
+      add({.name = "magnitude",
+           .recipe = recipe,
+           .dtype = DType::fp32,
+           .h_q = 2,
+           .h_kv = 2,
+           .s_q = 130,
+           .s_kv = 300,
+           .d = 64,
+           .magnitude = magnitude});
   add({.name = "zeros", .s_q = 130, .s_kv = 300, .magnitude = 0.0, .k_mean = 0.0, .v_mean = 0.0});
   add({.name = "no keys", .h_q = 2, .h_kv = 2, .s_q = 130, .s_kv = 0});
   add({.name = "no queries", .h_q = 2, .h_kv = 2, .s_q = 0, .s_kv = 130});
@@ -389,7 +419,7 @@ inline PrepProblem::PrepProblem(const PrepCase& c) : shape(c) {
   p.set_tensors(p.q, p.k, p.v);
   if (c.scale != 0.0 || std::signbit(c.scale)) p.scale = c.scale;
   p.recipe = spec::find_recipe(c.recipe);
-  p.hadamard = p.recipe->hadamard;
+  p.hadamard = p.recipe->hadamard || c.hadamard;
   make_rope();
   make_segments(rng);
   request.q = p.q;

@@ -99,7 +99,9 @@ class PrepComparison {
     if (bad.empty())
       bad = difference("v tile", i, h, j, got_.v_tiles + static_cast<size_t>(at) * tile.size(),
                        tile.data(), tile.size());
-    if (j % 8 != 0 || !bad.empty()) return bad;
+    if (bad.empty() && got_.block_valid[info.valid_base + j] != std::count(valid, valid + 128, 1))
+      bad = "block_valid of block " + std::to_string(j);
+    if (kv.mu == nullptr || j % 8 != 0 || !bad.empty()) return bad;
     const int64_t group = info.mu_group_base + h * info.mu_group_stride + j / 8;
     const auto mu_bytes = static_cast<size_t>(spec::t128_mu_tile_bytes(d));
     spec::t128_store_mu(kv.mu + j * d, static_cast<int>(std::min<int64_t>(8, kv.n_blocks - j)), d,

@@ -90,6 +90,7 @@ TEST(PrepComparison, SeesOneByte) {
        {layout.q_tiles + 128 * 64 + 3, layout.k_tiles + 5 * 128 * 64 + 9,
         layout.v_tiles + 72 * 128 - 1, layout.mu_tiles + 64, layout.q_unit + 8, layout.k_scale + 4,
         layout.s_v + 1, layout.exponent, layout.qk_offset + 4, layout.k_offset + 2,
+        layout.block_valid,
         layout.descriptors + static_cast<int64_t>(offsetof(SubInfo, n_blocks))}) {
     workspace.data[at] ^= 1u;
     EXPECT_NE(tests::PrepComparison(host, got, k_offset, energy.data()).run(), "") << at;

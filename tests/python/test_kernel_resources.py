@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA kernels compile, spill nothing that matters and match the committed table."""
+"""What scripts/kernel_resources.py reads from ptxas and holds against rules and table. That the
+kernels of this tree pass: test_cuda_build.py."""
 
 import importlib.util
 import json
 import pathlib
-import subprocess
-import sys
 
 import pytest
 
@@ -79,11 +78,3 @@ def test_differences_from_the_table():
 def test_the_committed_table_keeps_the_rules():
     table = json.loads(resources.TABLE.read_text())
     assert resources.broken_rules(table["kernels"], []) == []
-
-
-def test_kernels_as_the_table_says():
-    if resources.find_nvcc() is None:
-        pytest.skip("no nvcc on this machine: the CUDA kernels were not compiled")
-    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "as they should be" in done.stdout

@@ -17,6 +17,7 @@ struct SubInfo {
   int64_t batch;
   int64_t q_begin;  // first query row in the caller's tensor
   int64_t q_len;
+  int64_t valid_base;  // block 0 in block_valid
   int32_t n_q_tiles;
   int32_t n_blocks;  // 0: nothing to attend to; the kernel leaves such rows to zero_rows
 };
@@ -30,11 +31,12 @@ struct AttentionParams {
   const uint8_t* k_tiles;
   const uint8_t* v_tiles;
   const uint8_t* mu_tiles;
-  const float* q_unit;      // [q tile][8][8]: RN(c * q_scale) * 2^-e of rows {16w + r, 16w + r + 8}
-  const float* k_scale;     // [kv block][4]
-  const float* s_v;         // [sub][h_kv][d_pad]
-  const int32_t* exponent;  // [sub][h_q]: e, for LSE
-  const float* qk_offset;   // [q tile][128] or null
+  const float* q_unit;   // [q tile][8][8]: RN(c * q_scale) * 2^-e of rows {16w + r, 16w + r + 8}
+  const float* k_scale;  // [kv block][4]
+  const float* s_v;      // [sub][h_kv][d_pad]
+  const int32_t* block_valid;  // [sub's valid_base + block]: valid columns, the same for all heads
+  const int32_t* exponent;     // [sub][h_q]: e, for LSE
+  const float* qk_offset;      // [q tile][128] or null
   const SubInfo* subs;
   void* o;
   int64_t o_stride_b, o_stride_h, o_stride_s;  // elements

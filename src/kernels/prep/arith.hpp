@@ -95,13 +95,13 @@ VCA_DEVICE float full_tree(const Get& get) {
   return sum;  // the last leaf's counter is all ones: it closed every level
 }
 
-// B3: codes = encode(x * RN(127/amax)), scale = RN(amax/127); a tiny amax counts as 0.
+// B3: codes = encode(x * RN(code_max/amax)), scale = RN(amax/code_max); a tiny amax counts as 0.
 struct Quantiser {
   float factor, scale;
 };
-VCA_DEVICE Quantiser make_quantiser(float amax) {
+VCA_DEVICE Quantiser make_quantiser(float amax, float code_max) {
   if (amax < 0x1p-100f) return {0.0f, 0.0f};
-  return {div(127.0f, amax), div(amax, 127.0f)};
+  return {div(code_max, amax), div(amax, code_max)};
 }
 // Four INT8 codes, x[0] in the lowest byte.
 VCA_DEVICE uint32_t encode_int8x4(const float* x, float factor) {

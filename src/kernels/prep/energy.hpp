@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// f, the share of V's energy that the block means take out (docs/numerics.md B11). Only run when
-// asked for; never decides anything.
+// f, the share of V's energy that the block means take out (docs/numerics.md B11); NaN for recipes
+// without block means. Only run when asked for; never decides anything.
 #pragma once
 
 #include "kernels/prep/values.hpp"
@@ -35,7 +35,7 @@ struct EnergyOfBlock {
       if (thread == 0) s.active = locate(p, block, s.block);
       return;
     }
-    if (!s.active) return;
+    if (!s.active || p.plain_values) return;
     const KvBlock& b = s.block;
     const float factor = range_factor(p.v_abs_max[b.unit]);
     if (thread < b.n_valid) {
@@ -73,7 +73,9 @@ struct EnergyRemoved {
     const int64_t index = unit / p.h_kv, head = unit % p.h_kv;
     const SubInfo& sub = p.subs[index];
     const int64_t first = sub.kv_block_base + head * sub.kv_block_stride;
-    if (phase == 0) {
+    if (p.plain_values) {
+      if (phase == 0 && thread == 0) p.energy_removed[unit] = spec::float_from_bits(0x7FC00000u);
+    } else if (phase == 0) {
       s.rows[thread] = part(p.energy_rows + first * kRows, p.n_valid[index], thread);
       s.blocks[thread] = part(p.energy_blocks + first, sub.n_blocks, thread);
     } else if (thread == 0) {

@@ -53,11 +53,12 @@ struct QueryUnits {
     for (int64_t i = first; i < n; i += step) max = max_f32(max, x[i]);
     return max;
   }
-  // Smallest e >= 0 with bound * 2^-e < 2^23; bound < 2^384 * 2^21, so e fits a double's exponent.
+  // Smallest e >= 0 with bound * 2^-e < 2^23; bound < 2^384 * 2^25, so e fits a double's exponent.
   VCA_DEVICE static int overflow_exponent(const Params& p, float q_max, float k_max) {
     double bound = mul_f64(static_cast<double>(p.code_scale), static_cast<double>(q_max));
     bound = mul_f64(bound, static_cast<double>(k_max));
-    bound = mul_f64(mul_f64(bound, 127.0), 127.0);
+    const auto code_max = static_cast<double>(p.code_max);
+    bound = mul_f64(mul_f64(bound, code_max), code_max);
     bound = mul_f64(bound, static_cast<double>(p.d_pad));
     const int exponent = static_cast<int>((std::bit_cast<uint64_t>(bound) >> 52) & 0x7FFu) - 1023;
     if (exponent == 1024) return 0;  // non-finite input: any answer will do, but an answer

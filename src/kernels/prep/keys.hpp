@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One K tile: gather, RoPE, minus the offset, optional Hadamard, INT8 per scale group, pads copied
-// from their own group (docs/numerics.md B3, B4, D1).
+// One K tile: gather, RoPE, minus the offset, optional Hadamard, INT8 per scale group with pads
+// copied from their own group, or E4M3 per head with pads copied from column 0 (docs/numerics.md
+// B3, B4, D1).
 #pragma once
 
 #include "kernels/prep/tensor.hpp"
@@ -68,7 +69,8 @@ struct KeyTiles {
     float amax = 0.0f;
     for (int n = 0; n < kRows; ++n)
       if (group_of(n) == group) amax = max_f32(amax, max_f32(s.amax[2 * n], s.amax[2 * n + 1]));
-    s.quantiser[thread] = make_quantiser(amax);
+    if (p.e4m3_head) amax = p.k_head_max[s.block.unit];
+    s.quantiser[thread] = make_quantiser(amax, p.code_max);
     p.k_scale[s.block.index * 4 + thread] = s.quantiser[thread].scale;
   }
   VCA_DEVICE static void store(const Params& p, const Shared& s, int thread) {
@@ -77,9 +79,11 @@ struct KeyTiles {
     for (int at = thread; at < kRows << chunks_log2; at += kThreads) {
       const int n = at >> chunks_log2, byte = (at & ((1 << chunks_log2) - 1)) * 16;
       int from = n;  // pads copy the lowest valid column of their group, or column 0
-      if (n >= s.block.n_valid) from = 2 * group_of(n) < s.block.n_valid ? 2 * group_of(n) : 0;
+      if (n >= s.block.n_valid)
+        from = !p.e4m3_head && 2 * group_of(n) < s.block.n_valid ? 2 * group_of(n) : 0;
       const float factor = s.quantiser[group_of(from)].factor;
-      store16(tile + spec::t128_offset(n, byte, p.d_pad), encode_chunk(s.x[from] + byte, factor));
+      store16(tile + spec::t128_offset(n, byte, p.d_pad),
+              encode_chunk(p, s.x[from] + byte, factor));
     }
   }
 };

@@ -66,7 +66,12 @@ struct Params {
   int32_t n_subs;
   int64_t max_chunks, max_q_tiles, max_rank_groups;  // over sub-problems
   bool hadamard, negate_q;
-  float code_scale;  // RN(8 log2(e) |scale|), Hadamard folded in
+  // What the recipe wants (recipe_params in workspace.hpp).
+  bool e4m3_head;       // E4M3 scores with one scale a head (fp8), instead of INT8 by groups
+  bool plain_values;    // amax/448 a channel, no block means (sage2, fp8), instead of V-Smooth
+  int32_t offset_step;  // the K offset is the mean of every offset_step-th valid row; 0: none
+  float code_max;       // 127 or 448, the largest score code
+  float code_scale;     // RN(8 log2(e) |scale|), Hadamard folded in
   double scale;
   const int32_t* kv_lens;   // [B] or null
   const uint8_t* key_mask;  // [B, S_kv] or null
@@ -86,6 +91,9 @@ struct Params {
   float* k_partial;       // [kv rank group][d_pad]
   float* v_partial;       // [kv rank group][2][d_pad]: minimum, maximum
   float* v_abs_max;       // [unit]
+  float* v_factor;        // [unit][d_pad]: factor on V before encoding; 0 in padded channels
+  float* k_head_max;      // [unit], e4m3_head: largest |k|
+  float* q_head_max;      // [head], e4m3_head: largest |q|
   float* energy_rows;     // [kv block][128] by rank; null unless energy_removed is asked for
   float* energy_blocks;   // [kv block]
   float* energy_removed;  // [unit], the caller's

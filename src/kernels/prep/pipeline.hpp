@@ -5,6 +5,7 @@
 
 #include "kernels/prep/energy.hpp"
 #include "kernels/prep/finish.hpp"
+#include "kernels/prep/head_maximum.hpp"
 #include "kernels/prep/k_offset.hpp"
 #include "kernels/prep/keys.hpp"
 #include "kernels/prep/queries.hpp"
@@ -33,6 +34,11 @@ void run_passes(const PrepParams& request, void* workspace, Launcher& launcher) 
 
   launcher.template launch<KeyOffsetPartial>(p, rank_groups);
   launcher.template launch<KeyOffset>(p, layout.n_units);
+  if (p.e4m3_head) {
+    launcher.template launch<KeyMaximum>(p, kv_blocks);
+    launcher.template launch<QueryMaximum>(p, layout.n_heads * layout.max_q_tiles);
+    launcher.template launch<HeadMaxima>(p, layout.n_units + layout.n_heads);
+  }
   launcher.template launch<KeyTiles>(p, kv_blocks);
 
   launcher.template launch<ValueRange>(p, rank_groups);

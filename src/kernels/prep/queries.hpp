@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One Q tile: RoPE, sign of the scale, optional Hadamard, INT8 per row pair {16w + r, 16w + r + 8};
-// scale * (q . k_offset) for LSE (docs/numerics.md B4, B5, D3). q_unit receives the raw scales:
-// finish.hpp turns them into units once the largest is known.
+// One Q tile: RoPE, sign of the scale, optional Hadamard, INT8 per row pair {16w + r, 16w + r + 8}
+// or E4M3 per head; scale * (q . k_offset) for LSE (docs/numerics.md B4, B5, D3). q_unit receives
+// the raw scales: finish.hpp turns them into units once the largest is known.
 #pragma once
 
 #include "kernels/prep/tensor.hpp"
@@ -85,8 +85,9 @@ struct QueryTiles {
     if (thread >= kRows / 2) return;
     const int row = thread / 8 * 16 + thread % 8;
     const float* a = s.amax + 2 * row;
-    const float amax = max_f32(max_f32(a[0], a[1]), max_f32(a[16], a[17]));  // rows r and r + 8
-    const Quantiser quantiser = make_quantiser(amax);
+    float amax = max_f32(max_f32(a[0], a[1]), max_f32(a[16], a[17]));  // rows r and r + 8
+    if (p.e4m3_head) amax = row < s.rows ? p.q_head_max[s.sub * p.h_q + s.head] : 0.0f;
+    const Quantiser quantiser = make_quantiser(amax, p.code_max);
     s.factor[thread] = quantiser.factor;
     p.q_unit[s.tile * (kRows / 2) + thread] = quantiser.scale;
   }
@@ -96,7 +97,7 @@ struct QueryTiles {
     for (int at = thread; at < kRows << chunks_log2; at += kThreads) {
       const int n = at >> chunks_log2, byte = (at & ((1 << chunks_log2) - 1)) * 16;
       Bytes16 out = {{0, 0, 0, 0}};
-      if (n < s.rows) out = encode_chunk(s.x[n] + byte, s.factor[n / 16 * 8 + n % 8]);
+      if (n < s.rows) out = encode_chunk(p, s.x[n] + byte, s.factor[n / 16 * 8 + n % 8]);
       store16(tile + spec::t128_offset(n, byte, p.d_pad), out);
     }
   }

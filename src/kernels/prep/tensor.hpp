@@ -88,10 +88,19 @@ VCA_DEVICE void hadamard_in_place(float* x, int d_pad) {
       }
 }
 
-// 16 codes of a row, as one chunk of a tile.
-VCA_DEVICE Bytes16 encode_chunk(const float* x, float factor) {
+// 16 score codes of a row, as one chunk of a tile.
+VCA_DEVICE Bytes16 encode_chunk(const Params& p, const float* x, float factor) {
   Bytes16 out;
-  for (int w = 0; w < 4; ++w) out.word[w] = encode_int8x4(x + 4 * w, factor);
+  for (int w = 0; w < 4; ++w) {
+    const float* from = x + 4 * w;
+    if (p.e4m3_head) {
+      const float scaled[4] = {mul(from[0], factor), mul(from[1], factor), mul(from[2], factor),
+                               mul(from[3], factor)};
+      out.word[w] = encode_e4m3x4(scaled);
+    } else {
+      out.word[w] = encode_int8x4(from, factor);
+    }
+  }
   return out;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Minimum and maximum of every value channel over the valid tokens, and s_v from them
-// (docs/numerics.md B7). Exact, so any order will do: token order reads whole lines.
+// Minimum and maximum of every value channel over the valid tokens, s_v and the factor from them
+// (docs/numerics.md B7, B9). Exact, so any order will do: token order reads whole lines.
 #pragma once
 
 #include "kernels/prep/tensor.hpp"
@@ -51,7 +51,7 @@ struct ValueRange {
   }
 };
 
-// s_v and max|V| of a unit.
+// s_v, the factor on V and max|V| of a unit.
 struct ValueScale {
   using Params = prep::Params;
   static constexpr int kThreads = spec::kMaxHeadDim;
@@ -71,7 +71,7 @@ struct ValueScale {
     if (channel >= p.d_pad) return;
     const int64_t index = unit / p.h_kv, head = unit % p.h_kv;
     const SubInfo& sub = p.subs[index];
-    float s_v = 1.0f;
+    float s_v = 1.0f, factor = 0.0f;
     if (channel < p.d && p.n_valid[index] > 0) {
       Range r = empty_range();
       const float* partial =
@@ -79,9 +79,16 @@ struct ValueScale {
       for (int64_t g = 0; g < ceil_div(p.n_valid[index], kRankGroup); ++g)
         r = join(r, {partial[2 * g * p.d_pad], partial[(2 * g + 1) * p.d_pad]});
       s.abs_max[channel] = abs_max(r);
-      s_v = smooth_scale(r);
+      if (!p.plain_values) {
+        s_v = smooth_scale(r);
+        factor = div(1.0f, s_v);
+      } else if (abs_max(r) >= 0x1p-100f) {
+        s_v = div(abs_max(r), 448.0f);
+        factor = div(448.0f, abs_max(r));
+      }
     }
     p.s_v[unit * p.d_pad + channel] = s_v;
+    p.v_factor[unit * p.d_pad + channel] = factor;
   }
 
  private:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One V tile: block mean, residual codes, transposed, indicator rows; and the block's column of the
-// mean tile (docs/numerics.md B7, D1). Thread = channel = tile row, so a thread writes whole
-// 16-byte chunks and nothing has to be transposed between threads.
+// mean tile (docs/numerics.md B7, B9, D1). Recipes without block means: a mean of 0, not stored.
+// Thread = channel = tile row, so a thread writes whole 16-byte chunks and nothing has to be
+// transposed between threads.
 #pragma once
 
 #include "kernels/prep/tensor.hpp"
@@ -18,10 +19,6 @@ constexpr bool mu_columns_match() {
 }
 static_assert(mu_columns_match());
 
-// Factor on V: RN(1/s_v); 0 in padded channels.
-VCA_DEVICE float value_factor(const Params& p, int64_t unit, int channel) {
-  return channel < p.d ? div(1.0f, p.s_v[unit * p.d_pad + channel]) : 0.0f;
-}
 VCA_DEVICE uint8_t* mu_tile_of(const Params& p, const KvBlock& b) {
   const SubInfo& sub = p.subs[b.sub];
   const int64_t group = sub.mu_group_base + b.head * sub.mu_group_stride + b.j / spec::kMuBlocks;
@@ -76,14 +73,8 @@ struct ValueTiles {
     const auto value = [&](int64_t n) {
       return channel < p.d ? load_element(p.v, s.row[n] + channel) : 0.0f;
     };
-    const float factor = value_factor(p, s.block.unit, channel);
-    float sum;
-    if (n_valid == kRows)
-      sum = full_tree<7, 4>([&](int n) { return value(n); });
-    else
-      sum = spec::tree_sum(n_valid, value);
-    const float mu = spec::bf16_round(mul(mul(sum, inverse_of(n_valid)), factor));
-    store_mean(p, s, channel, mu);
+    const float factor = p.v_factor[s.block.unit * p.d_pad + channel];
+    const float mu = p.plain_values ? 0.0f : store_mean(p, s, channel, factor, value);
     uint8_t* tile = tile_of(p, s);
     for (int first = 0; first < kRows; first += 16) {
       Bytes16 out;
@@ -99,14 +90,25 @@ struct ValueTiles {
     }
   }
 
-  // The last block of a unit also clears the columns of the blocks that are missing in its group.
-  VCA_DEVICE static void store_mean(const Params& p, const Shared& s, int channel, float mu) {
+  // Returns the stored mean, in units of s_v. The last block of a unit also clears the columns of
+  // the blocks that are missing in its group.
+  template <class Value>
+  VCA_DEVICE static float store_mean(const Params& p, const Shared& s, int channel, float factor,
+                                     const Value& value) {
+    const int n_valid = s.block.n_valid;
+    float sum;
+    if (n_valid == kRows)
+      sum = full_tree<7, 4>([&](int n) { return value(n); });
+    else
+      sum = spec::tree_sum(n_valid, value);
+    const float mu = spec::bf16_round(mul(mul(sum, inverse_of(n_valid)), factor));
     uint8_t* tile = mu_tile_of(p, s.block);
     const int b = s.block.j % spec::kMuBlocks;
     store_f32(tile + spec::t128_offset(channel, mu_column(b) * 4, 32), mu);
-    if (s.block.j != s.block.n_blocks - 1) return;
-    for (int missing = b + 1; missing < spec::kMuBlocks; ++missing)
-      store_f32(tile + spec::t128_offset(channel, mu_column(missing) * 4, 32), 0.0f);
+    if (s.block.j == s.block.n_blocks - 1)
+      for (int missing = b + 1; missing < spec::kMuBlocks; ++missing)
+        store_f32(tile + spec::t128_offset(channel, mu_column(missing) * 4, 32), 0.0f);
+    return mu;
   }
 };
 

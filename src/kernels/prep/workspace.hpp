@@ -43,7 +43,9 @@ struct PrepParams {
 };
 
 inline bool supports(const spec::Recipe& r) {
-  return r.integer_scores() && r.k_mean && !r.k_mean_all_rows && r.v == spec::VFormat::e4m3_smooth;
+  const bool scores =
+      (r.qk == spec::QkFormat::int8 && r.k_mean) || r.qk == spec::QkFormat::e4m3_head;
+  return scores && (r.v == spec::VFormat::e4m3_smooth || r.v == spec::VFormat::e4m3_channel);
 }
 
 inline constexpr int64_t kWorkspaceAlign_bytes = spec::kTileAlignment_bytes;
@@ -55,7 +57,8 @@ struct Layout {
   int64_t descriptors, q_tiles, k_tiles, v_tiles, mu_tiles;
   int64_t q_unit, k_scale, s_v, exponent, qk_offset = -1;
   int64_t segment_state, chunk_rank, n_valid, tokens, block_valid, block_rank;
-  int64_t k_offset, k_partial, v_partial, v_abs_max;
+  int64_t k_offset, k_partial, v_partial, v_abs_max, v_factor;
+  int64_t k_head_max = -1, q_head_max = -1;
   int64_t energy_rows = -1, energy_blocks = -1;
   int64_t bytes = 0;
 
@@ -99,6 +102,7 @@ inline Layout::Layout(const PrepParams& request) {
     info.batch = sub.batch;
     info.q_begin = sub.q_begin;
     info.q_len = sub.q_len;
+    info.valid_base = chunks;
     info.n_q_tiles = static_cast<int32_t>(ceil_div(sub.q_len, kRows));
     sub_info.push_back(info);
     sub_extra.push_back({chunks, capacity, sub.first_segment, states, sub.n_segments});
@@ -132,7 +136,8 @@ inline Layout::Layout(const PrepParams& request) {
   q_tiles = take(tiles * spec::t128_qk_tile_bytes(static_cast<int>(d)));
   k_tiles = take(blocks * spec::t128_qk_tile_bytes(static_cast<int>(d)));
   v_tiles = take(blocks * spec::t128_v_tile_bytes(static_cast<int>(d)));
-  mu_tiles = take(groups * spec::t128_mu_tile_bytes(static_cast<int>(d)));
+  mu_tiles =
+      take(request.recipe->v_smooth() ? groups * spec::t128_mu_tile_bytes(static_cast<int>(d)) : 0);
   q_unit = take(tiles * (kRows / 2) * 4);
   k_scale = take(blocks * 4 * 4);
   s_v = take(n_units * d * 4);
@@ -148,6 +153,11 @@ inline Layout::Layout(const PrepParams& request) {
   k_partial = take(groups * d * 4);
   v_partial = take(groups * 2 * d * 4);
   v_abs_max = take(n_units * 4);
+  v_factor = take(n_units * d * 4);
+  if (request.recipe->qk == spec::QkFormat::e4m3_head) {
+    k_head_max = take(n_units * 4);
+    q_head_max = take(n_heads * 4);
+  }
   if (request.energy_removed != nullptr) {
     energy_rows = take(blocks * kRows * 4);
     energy_blocks = take(blocks * 4);
@@ -196,6 +206,13 @@ inline Rope rope_of(const PrepParams& request, const Layout& layout, uint8_t* ba
   return out;
 }
 
+inline void recipe_params(const spec::Recipe& r, Params& p) {
+  p.e4m3_head = r.qk == spec::QkFormat::e4m3_head;
+  p.plain_values = !r.v_smooth();
+  p.offset_step = !r.k_mean ? 0 : r.k_mean_all_rows ? 1 : 16;
+  p.code_max = r.qk == spec::QkFormat::int8 ? 127.0f : 448.0f;
+}
+
 // What the passes are given, with every pointer into the workspace.
 inline Params device_params(const PrepParams& request, const Layout& layout, void* workspace) {
   auto* base = static_cast<uint8_t*>(workspace);
@@ -225,6 +242,7 @@ inline Params device_params(const PrepParams& request, const Layout& layout, voi
   p.negate_q = as_problem.negate_q();
   p.code_scale = as_problem.code_scale();
   p.scale = request.scale;
+  recipe_params(*request.recipe, p);
   p.kv_lens = request.kv_lens;
   p.key_mask = request.key_mask;
   p.order = request.order;
@@ -241,6 +259,11 @@ inline Params device_params(const PrepParams& request, const Layout& layout, voi
   p.k_partial = floats(layout.k_partial);
   p.v_partial = floats(layout.v_partial);
   p.v_abs_max = floats(layout.v_abs_max);
+  p.v_factor = floats(layout.v_factor);
+  if (p.e4m3_head) {
+    p.k_head_max = floats(layout.k_head_max);
+    p.q_head_max = floats(layout.q_head_max);
+  }
   if (request.energy_removed != nullptr) {
     p.energy_rows = floats(layout.energy_rows);
     p.energy_blocks = floats(layout.energy_blocks);
@@ -271,6 +294,7 @@ inline AttentionParams attention_params(const PrepParams& request, const void* w
   p.q_unit = from.q_unit;
   p.k_scale = from.k_scale;
   p.s_v = from.s_v;
+  p.block_valid = from.block_valid;
   p.exponent = from.exponent;
   p.qk_offset = from.qk_offset;
   p.subs = from.subs;

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The launchers of src/kernels on the emulated device: the preprocessing passes as loops over
+// blocks and threads, the attention kernel's own source on the emulator (docs/emulator.md).
+#include "emu/launch.hpp"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "device/emulated/runtime.hpp"
+#include "kernels/prep/launch.hpp"
+#include "kernels/prep/pipeline.hpp"
+#include "kernels/sm90/kernel.cuh"
+#include "kernels/sm90/launch.hpp"
+
+namespace vca::kernels {
+namespace prep {
+namespace {
+
+class EmulatedLauncher {
+ public:
+  explicit EmulatedLauncher(cudaStream_t stream) : stream_(stream) {}
+  cudaError_t status() const { return status_; }
+
+  void upload(void* to, const std::vector<uint8_t>& bytes) {
+    put([to, bytes] {
+      if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
+    });
+  }
+  template <class Kernel>
+  void launch(const typename Kernel::Params& params, int64_t blocks) {
+    put([params, blocks] {
+      auto shared = std::make_unique<typename Kernel::Shared>();
+      std::memset(static_cast<void*>(shared.get()), 0xA5, sizeof(typename Kernel::Shared));
+      for (int64_t block = blocks; block-- > 0;)
+        for (int phase = 0; phase < Kernel::kPhases; ++phase)
+          for (int thread = Kernel::kThreads; thread-- > 0;)
+            Kernel::phase(phase, params, *shared, block, thread);
+    });
+  }
+
+ private:
+  void put(std::function<void()> work) {
+    if (status_ == cudaSuccess) status_ = emulated::enqueue(stream_, std::move(work));
+  }
+  cudaStream_t stream_;
+  cudaError_t status_ = cudaSuccess;
+};
+
+}  // namespace
+
+cudaError_t prepare(const PrepParams& request, void* workspace, cudaStream_t stream) {
+  if (request.recipe == nullptr || !supports(*request.recipe)) return cudaErrorNotSupported;
+  EmulatedLauncher launcher(stream);
+  run_passes(request, workspace, launcher);
+  return launcher.status();
+}
+
+cudaError_t zero_rows(const AttentionParams& params, cudaStream_t stream) {
+  EmulatedLauncher launcher(stream);
+  launcher.launch<ZeroRows>(params, int64_t{params.n_subs} * params.h_q * params.max_q_tiles);
+  return launcher.status();
+}
+
+}  // namespace prep
+
+namespace sm90 {
+namespace {
+
+template <Config C>
+cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
+  int device = 0, multiprocessors = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+  const int64_t tiles = int64_t{params.n_subs} * params.h_q * params.max_q_tiles;
+  if (tiles == 0) return cudaSuccess;
+  emu::LaunchConfig config;
+  config.grid = static_cast<uint32_t>(std::min<int64_t>(tiles, multiprocessors));
+  config.threads = Config::kThreads;
+  config.smem_bytes = C.smem_bytes();
+  return emulated::enqueue(stream, [params, config, device] {
+    if (!emulated::on_device(params.q_tiles, device) || !emulated::on_device(params.o, device))
+      throw emu::Fault("a kernel on another device than its memory");
+    emu::launch(config, [&params] { attention_body<C>(params); });
+  });
+}
+
+template <Form kForm>
+cudaError_t launch_form(int d_pad, const AttentionParams& params, cudaStream_t stream) {
+  if (d_pad == 64) return launch<Config{64, kForm}>(params, stream);
+  return launch<Config{128, kForm}>(params, stream);
+}
+
+}  // namespace
+
+bool has_kernel(const spec::Recipe& recipe) {
+  return recipe.integer_scores() && recipe.p == spec::PMap::expcast &&
+         recipe.v == spec::VFormat::e4m3_smooth;
+}
+
+cudaError_t launch_attention(const spec::Recipe& recipe, int d_pad, const AttentionParams& params,
+                             cudaStream_t stream) {
+  if (!has_kernel(recipe)) return cudaErrorNotSupported;
+  return recipe.reference == spec::Reference::block_max
+             ? launch_form<Form::local>(d_pad, params, stream)
+             : launch_form<Form::running>(d_pad, params, stream);
+}
+
+}  // namespace sm90
+}  // namespace vca::kernels

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CUDA side without a GPU: the kernels and every device program compile for sm_90a, match the
+committed resource table, and the build refuses kernels that spill or serialise wgmma."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "scripts"))
+import kernel_resources  # noqa: E402
+
+RULES = ROOT / "tests" / "kernels" / "build_rules"
+TREE = ROOT / "build" / "cuda-tests"
+BUILD_TIMEOUT_S = 3000
+
+pytestmark = pytest.mark.skipif(
+    kernel_resources.find_nvcc() is None, reason="no nvcc: run scripts/setup.sh --cuda"
+)
+
+
+def run(*command, timeout=BUILD_TIMEOUT_S, **options):
+    return subprocess.run([str(c) for c in command], capture_output=True, text=True,
+                          timeout=timeout, cwd=ROOT, **options)  # fmt: skip
+
+
+def ok(done):
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout + done.stderr
+
+
+def build(target):
+    return run("cmake", "--build", TREE, "--target", target, "-j", os.cpu_count() or 2)
+
+
+@pytest.fixture(scope="module")
+def tree():
+    generator = ["-G", "Ninja"] if shutil.which("ninja") else []
+    ok(run("cmake", "-S", ROOT, "-B", TREE, *generator, "-DVCA_CUDA=ON", "-DVCA_BUILD_TOOLS=OFF",
+           "-DCMAKE_BUILD_TYPE=Release"))  # fmt: skip
+    return TREE
+
+
+def test_kernels_as_the_table_says(tree):
+    text = ok(run(sys.executable, ROOT / "scripts" / "kernel_resources.py", "--build", tree))
+    assert "as they should be" in text
+
+
+def test_the_kernels_are_of_sm_90a(tree):
+    ok(build("vca_cuda"))
+    logs = list((tree / "cuda" / "src").glob("kernels/*/*.cu.o.log"))
+    assert logs
+    for log in logs:
+        entries = re.findall(r"Compiling entry function '\S+' for '(\w+)'", log.read_text())
+        assert entries and set(entries) == {"sm_90a"}, log
+
+
+def test_every_device_program_compiles(tree):
+    ok(build("device_tests"))
+    names = [source.stem for source in (ROOT / "tests" / "device").glob("*.cu")]
+    assert names
+    for name in [*names, "capi_test", "conformance"]:
+        assert (tree / "device" / f"device_{name}").is_file()
+
+
+def test_the_device_path_on_an_emulated_device(tree):
+    """The C ABI's device tests, small problems: runtime and kernels emulated, two devices."""
+    ok(build("emulated_capi_test"))
+    text = ok(run(tree / "tests" / "emulated_capi_test", timeout=1200))
+    assert re.search(r"\[  PASSED  \] [1-9]\d* tests", text), text[-4000:]
+
+
+def test_a_build_with_kernels_without_a_gpu(tree):
+    """What a call on a device says where there is none: the same program as in the other build."""
+    ok(build("core_device_test"))
+    text = ok(run(tree / "tests" / "core_device_test", timeout=300))
+    assert re.search(r"\[  PASSED  \] [1-9]\d* tests", text), text
+
+
+def compiled(source, tmp_path):
+    """run_nvcc.cmake as the build calls it: (process, object, log)."""
+    target, log = tmp_path / "kernel.o", tmp_path / "kernel.log"
+    done = run(
+        "cmake", f"-DLOG={log}", f"-DOBJECT={target}", "-P", ROOT / "cmake" / "run_nvcc.cmake", "--",
+        kernel_resources.find_nvcc(), "-std=c++20", "-O3", "-fmad=false",
+        "--expt-relaxed-constexpr", "-gencode", "arch=compute_90a,code=sm_90a", "-Xptxas",
+        "-v,--warn-on-spills", f"-I{ROOT / 'src'}", "-c", source, "-o", target, timeout=300,
+    )  # fmt: skip
+    return done, target, log
+
+
+def test_a_good_kernel_builds(tmp_path):
+    done, target, log = compiled(RULES / "good.cu", tmp_path)
+    ok(done)
+    assert target.is_file()
+    kernels, serialised = kernel_resources.parse(log.read_text())
+    assert len(kernels) == 1 and serialised == []
+
+
+@pytest.mark.parametrize(
+    "name, said",
+    [("spills", "a kernel spills"), ("serialised_wgmma", "wgmma is serialised")],
+)
+def test_a_bad_kernel_does_not_build(name, said, tmp_path):
+    done, target, log = compiled(RULES / f"{name}.cu", tmp_path)
+    assert done.returncode != 0
+    assert said in " ".join(done.stderr.split())
+    assert not target.exists()
+    kernels, serialised = kernel_resources.parse(log.read_text())
+    spilled = [k for k in kernels.values() if k["spill_store_bytes"] > 0]
+    assert (len(spilled), len(serialised)) == ((1, 0) if name == "spills" else (0, 1))
