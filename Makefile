@@ -11,7 +11,7 @@ JOBS ?= $(shell nproc)
 DEMO_OUT ?= out/demo
 DEMO_COMMAND ?= build/bin/vcattn generate --demo --out $(DEMO_OUT)
 
-.PHONY: help setup setup-cuda setup-dev setup-torch build demo test test-torch quality clang cuda asan check-format format install clean
+.PHONY: help setup setup-cuda setup-dev setup-torch build demo test test-torch quality wheel clang cuda asan check-format format install clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z-]+):.*## (.*)$$/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -43,6 +43,10 @@ test-torch: setup build setup-torch  ## tests of the Python package with torch a
 quality: setup build  ## repeat the demo on many seeds; table and plot
 	@test -x scripts/quality.sh || { echo "scripts/quality.sh is not there" >&2; exit 1; }
 	scripts/quality.sh
+
+# WHEEL_LIBRARY=build/lib/libvcattn.so makes one without the CUDA kernels, in seconds.
+wheel: setup-cuda $(if $(WHEEL_LIBRARY),,cuda)  ## dist/vcattn-*.whl: the Python package with the library inside
+	@scripts/make_wheel.sh $(or $(WHEEL_LIBRARY),build-cuda/lib/libvcattn.so)
 
 clang:  ## build everything with clang (build-clang/)
 	@scripts/build.sh host-clang $(JOBS)
