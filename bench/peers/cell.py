@@ -19,6 +19,8 @@ class Cell:
     before: Callable[[], None] | None = None
     # Scopes that the same times stand for: without preparation, `whole` is the kernel's call.
     also: tuple[str, ...] = ()
+    # The output in real units, for its error, where `call` returns codes.
+    decode: Callable[[object], object] | None = None
 
     @property
     def name(self) -> str:

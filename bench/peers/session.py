@@ -49,6 +49,8 @@ def build(adapters: dict, problem, given, missing: dict[str, str]) -> list[tuple
                 if cell.before:
                     cell.before()
                 output = cell.call()
+                if cell.decode:
+                    output = cell.decode(output)
                 checked.append((cell, None if output is None else reference.error(output)))
             check_device()
             ready += checked

@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 import peers  # noqa: E402
 import problems  # noqa: E402
 import schema  # noqa: E402
-from peers import cuda, inputs, measure, ours, probe, reference, session, verdict  # noqa: E402
+from peers import cuda, cudnn_fp8, inputs, measure, ours, probe, reference, session, verdict  # noqa: E402
 from peers.cell import Cell  # noqa: E402
 
 SMALL = problems.parse("b1 hq2 hkv1 sq40 skv50 d8 bf16")
@@ -45,6 +45,13 @@ def test_our_recipes_are_those_of_the_library():
     for impl, recipe in ours._RECIPES.items():
         assert impl.removesuffix("-ours").replace("-", "_").upper() == recipe
         assert recipe in ours._capi().Recipe.__members__
+
+
+@pytest.mark.parametrize("largest", [1e-6, 0.00437, 0.4374, 0.4375, 0.5, 1.0, 300.0])
+def test_cudnn_outputs_are_scaled_into_the_upper_half_of_e4m3(largest):
+    assert 112 <= largest * 2.0 ** cudnn_fp8.output_exponent(largest) < 224
+    with pytest.raises(ValueError, match="largest"):
+        cudnn_fp8.output_exponent(0.0)
 
 
 # --------------------------------------------------------------------- order
@@ -162,7 +169,7 @@ class FakeAdapter:
         if self.fail:
             raise self.fail
         return [
-            Cell(impl, "kernel", lambda: "o", also=("whole",)),
+            Cell(impl, "kernel", lambda: "codes", also=("whole",), decode=lambda codes: "o"),
             Cell(impl, "prep", lambda: None, before=lambda: None),
         ]
 
@@ -172,7 +179,7 @@ def no_gpu(monkeypatch):
     """The session's arithmetic with a GPU that takes 0.1 s a call."""
     monkeypatch.setattr(inputs, "make", lambda problem, seed=0: None)
     monkeypatch.setattr(
-        session, "Reference", lambda given: types.SimpleNamespace(error=lambda o: 0.012345678)
+        session, "Reference", lambda given: types.SimpleNamespace(error={"o": 0.012345678}.get)
     )
     monkeypatch.setattr(cuda, "synchronize", lambda: None)
     monkeypatch.setattr(cuda, "release", lambda: None)
