@@ -168,12 +168,14 @@ def measure_all(args: argparse.Namespace, adapters: dict, sensors, begun: float,
                 problem, adapters, schema.make_row, sensors,
                 wanted=wanted, rounds=rounds, share_s=share_s, seed=args.seed,
             )  # fmt: skip
-        except session.DeviceLost as e:
-            print(
-                f"peers.py: {name}: the GPU faulted ({e}); what was measured before is kept",
-                file=sys.stderr,
-            )
-            break
+        except Exception as e:  # out of memory, a kernel that faulted: what came before is kept
+            print(f"peers.py: {name} was given up: {type(e).__name__}: {e}", file=sys.stderr)
+            try:
+                session.check_device()
+                continue
+            except session.DeviceLost as lost:
+                print(f"peers.py: the GPU takes no more work: {lost}", file=sys.stderr)
+                break
         show(table(name, problem, outcomes[name]))
     return outcomes
 
@@ -255,13 +257,13 @@ def main(argv: list[str]) -> int:
     import torch
     from peers import cuda
 
-    sensors = cuda.Sensors()
+    gpu, sensors = torch.cuda.get_device_name(), cuda.Sensors()
     if sensors.reason:
         say(f"no clock and power: {sensors.reason}")
     outcomes = measure_all(args, adapters, sensors, begun, say, show)
     driver = sensors.driver()
     sensors.close()
-    return write(args, outcomes, missing, torch.cuda.get_device_name(), driver, date)
+    return write(args, outcomes, missing, gpu, driver, date)
 
 
 if __name__ == "__main__":

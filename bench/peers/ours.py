@@ -137,7 +137,10 @@ def cells(impl: str, problem, inputs) -> list[Cell]:
     kernel, plain = call("none"), call("none")
     grouped = []
     if groups(impl, plain.desc.device):
-        grouped = [(g, scope, call(g)) for g in ("warm", "cold") for scope in ("whole", "prep")]
+        try:
+            grouped = [(g, scope, call(g)) for g in ("warm", "cold") for scope in ("whole", "prep")]
+        except NotImplementedError:  # vcattn.UnsupportedError: it groups, but keeps no state
+            pass
     size = max(c.bytes for c in (plain, *(c for _, _, c in grouped)))
     # torch's allocator aligns to 512 bytes; the library asks for 256.
     shared = torch.empty(size, dtype=torch.uint8, device=device)

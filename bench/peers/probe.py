@@ -22,8 +22,8 @@ def run_one(impl: str, adapter, problem) -> str:
         return reason
     missing: dict[str, str] = {}
     ready = session.build({impl: adapter}, problem, inputs.make(problem), missing)
-    if missing:
-        return missing[impl]
+    if not ready:
+        return next(iter(missing.values()), "it has nothing to time here")
     for cell, error in ready:
         if error is not None and not error <= WRONG:
             return f"{cell.name}: relative error {error:.3g} on {problem}; at most {WRONG} is credible"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable
 
@@ -17,8 +18,8 @@ class DeviceLost(RuntimeError):
 
 @dataclasses.dataclass
 class Outcome:
-    """rows of one problem; calls: timed calls of each (impl, scope, grouping); missing: impl -> why
-    it has no rows here."""
+    """rows of one problem; calls: timed calls of each (impl, scope, grouping); missing:
+    implementation, or cell of one (cell.name) -> why it has no rows here."""
 
     rows: list[dict] = dataclasses.field(default_factory=list)
     calls: dict[tuple[str, str, str], int] = dataclasses.field(default_factory=dict)
@@ -39,27 +40,38 @@ def check_device() -> None:
 
 
 def build(adapters: dict, problem, given, missing: dict[str, str]) -> list[tuple[object, float | None]]:
-    """(cell, error) of every implementation that ran once; why not, for the others."""
+    """(cell, error) of every cell that ran once. `missing` gets the reasons of the others: by
+    implementation when it refuses the problem, by cell when one call of it fails."""
     reference, ready = Reference(given), []
     for impl, adapter in adapters.items():
         try:
             cells = adapter.cells(impl, problem, given)
-            checked = []
-            for cell in cells:
-                if cell.before:
-                    cell.before()
-                output = cell.call()
-                if cell.decode:
-                    output = cell.decode(output)
-                checked.append((cell, None if output is None else reference.error(output)))
-            check_device()
-            ready += checked
-        except DeviceLost:
-            raise
         except Exception as e:  # a refusal: shape, memory, a missing feature
             missing[impl] = _first_line(e)
             check_device()
+            continue
+        for cell in cells:
+            try:
+                ready.append((cell, _first_call(cell, reference)))
+            except Exception as e:
+                missing[cell.name] = _first_line(e)
+            check_device()
     return ready
+
+
+def _first_call(cell, reference) -> float | None:
+    """Error of one call's output; None for preparation."""
+    if cell.before:
+        cell.before()
+    output = cell.call()
+    if cell.decode:
+        output = cell.decode(output)
+    if output is None:
+        return None
+    error = reference.error(output)
+    if not math.isfinite(error):
+        raise ValueError("the output is not finite")
+    return error
 
 
 def run(problem, adapters: dict, make_row: Callable, sensors, *, wanted: int, rounds: int,

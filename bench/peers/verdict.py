@@ -36,7 +36,8 @@ def why_partial(outcomes: dict, wanted_problems: list[str], gpu: str | None, com
             for scope in NEEDED_SCOPES:
                 made = calls.get((impl, scope, "none"), 0)
                 if made == 0:
-                    why = outcomes[name].missing.get(impl, "not asked for")
+                    missing = outcomes[name].missing
+                    why = missing.get(impl) or missing.get(f"{impl}/{scope}/none") or "not asked for"
                     reasons.append(f"{name} has no {scope} row of {impl} ({why})")
                 elif made < least_calls:
                     reasons.append(f"{name}: {made} calls of {impl}/{scope}, {least_calls} needed")

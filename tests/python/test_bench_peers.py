@@ -225,6 +225,26 @@ def test_an_implementation_that_refuses_leaves_the_others(no_gpu):
     assert {r["impl"] for r in found.rows} == {"fa3-bf16"}
 
 
+def test_a_call_that_fails_leaves_the_other_calls(no_gpu):
+    def fail():
+        raise RuntimeError("no workspace")
+
+    adapter = FakeAdapter()
+    cells = adapter.cells
+    adapter.cells = lambda *given: [*cells(*given), Cell("fa3-bf16", "whole", fail, grouping="warm")]
+    found = run_session({"fa3-bf16": adapter})
+    assert found.missing == {"fa3-bf16/whole/warm": "RuntimeError: no workspace"}
+    assert [r["scope"] for r in found.rows] == ["kernel", "whole", "prep"]
+
+
+def test_an_output_that_is_not_finite_gives_no_row(no_gpu, monkeypatch):
+    nan = types.SimpleNamespace(error=lambda o: float("inf"))
+    monkeypatch.setattr(session, "Reference", lambda given: nan)
+    found = run_session({"fa3-bf16": FakeAdapter()})
+    assert found.missing == {"fa3-bf16/kernel/none": "ValueError: the output is not finite"}
+    assert [r["scope"] for r in found.rows] == ["prep"]
+
+
 def test_a_share_too_small_measures_nothing_and_says_so(no_gpu):
     found = run_session({"fa3-bf16": FakeAdapter()}, share_s=0.5)
     assert found.rows == [] and found.missing["fa3-bf16"].startswith("time budget: ")

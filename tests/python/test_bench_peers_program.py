@@ -115,6 +115,32 @@ def test_a_run_without_rows_writes_nothing(tmp_path, capsys):
     assert code == 1 and "fa4-bf16: not there" in said.err and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("lost, expected", [(False, ["a", "c"]), (True, ["a"])])
+def test_a_problem_that_fails_keeps_what_was_measured(monkeypatch, capsys, lost, expected):
+    """The next problems go on, unless the GPU is gone."""
+
+    def fake_run(problem, *args, **kwargs):
+        if problem == "b":
+            raise MemoryError("out of memory")
+        return session.Outcome()
+
+    def check():
+        if lost:
+            raise session.DeviceLost("illegal memory access")
+
+    monkeypatch.setattr(session, "run", fake_run)
+    monkeypatch.setattr(session, "check_device", check)
+    monkeypatch.setattr(program.measure, "cost", lambda problem, wanted: 1.0)
+    args = program.parse(["--budget-s", "60"])
+    args.problems = {name: name for name in "abc"}
+    monkeypatch.setattr(program, "table", lambda *row: "")
+    found = program.measure_all(args, {}, None, 0.0, print, print)
+    assert list(found) == expected
+    said = capsys.readouterr().err
+    assert "b was given up: MemoryError: out of memory" in said
+    assert ("takes no more work" in said) == lost
+
+
 def test_the_table_shows_every_row():
     found = outcome(SMALL, ("vc8",))
     found.missing["fa4-bf16"] = "not there"
