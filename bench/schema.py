@@ -41,7 +41,8 @@ else:  # as a program, or with bench/ on the path
 OURS = ("vc8", "vc8-turbo", "vc8-paper", "vc8-exp", "sage2-ours", "fp8-ours")
 PEERS = ("fa3-bf16", "fa3-fp8", "fa4-bf16", "sageattention2", "cudnn-bf16", "cudnn-fp8", "flash2-bf16")
 # Further implementations of ours, in partial files only; "+had" may follow any of ours.
-OURS_PARTIAL = ("exact-ours", "bf16-ours", "vc8-hq", "vc8-fp8qk", "vc8-fp8qk-paper")
+OURS_PARTIAL = ("exact-ours", "bf16-ours", "fp4-ours", "sage3-ours", "vc8-hq", "vc8-fp8qk",
+                "vc8-fp8qk-paper", "vc4", "vc4-paper", "vc4-int8qk")  # fmt: skip
 SCOPES = ("kernel", "whole", "prep")
 GROUPINGS = ("none", "warm", "cold")
 
@@ -154,11 +155,12 @@ def _row_faults(row, where: str, partial: bool) -> list[str]:
     return faults
 
 
-def _date_of(text) -> datetime.datetime | None:
+def date_of(text) -> datetime.datetime | None:
+    """The moment that a file's `date` says; None when it is not in the form of the schema."""
     if not isinstance(text, str) or not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", text, re.ASCII):
         return None
     try:
-        return datetime.datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ")
+        return datetime.datetime.strptime(text, "%Y-%m-%dT%H:%M:%S%z")
     except ValueError:
         return None
 
@@ -170,7 +172,7 @@ def _root_faults(data: dict) -> list[str]:
             faults.append(f"{name} {data[name]!r} is neither null nor a text")
     if (data["gpu"] is None) != (data["driver"] is None):
         faults.append("one of gpu and driver is null; both or neither")
-    if _date_of(data["date"]) is None:
+    if date_of(data["date"]) is None:
         faults.append(f"date {data['date']!r} is not like 2026-11-29T19:32:00Z (UTC, to the second)")
     if not isinstance(data["commit"], str) or not re.fullmatch(r"[0-9a-f]{7,40}(-dirty)?|unknown", data["commit"]):
         faults.append(f"commit {data['commit']!r} is no hash of 7 to 40 digits")

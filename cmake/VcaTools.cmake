@@ -7,6 +7,12 @@ vca_glob(tool_sources ${tool_dir}/*.cpp ${tool_dir}/*/*.cpp)
 vca_glob(dit_sources ${dit_dir}/*.cpp)
 set(tool_main ${tool_dir}/main.cpp)
 list(REMOVE_ITEM tool_sources ${tool_main})
+# Two bodies of one header.
+if(VCA_HAVE_CUDA)
+  list(REMOVE_ITEM tool_sources ${tool_dir}/bench_place_no_cuda.cpp)
+else()
+  list(REMOVE_ITEM tool_sources ${tool_dir}/bench_place_cuda.cpp)
+endif()
 
 if(NOT tool_sources AND NOT dit_sources)
   return()
@@ -49,11 +55,29 @@ if(missing)
       "For the library alone: cmake -DVCA_BUILD_TOOLS=OFF -DVCA_BUILD_TESTS=OFF")
 endif()
 
+# What bench_problems.cpp and bench_output.cpp include: the named problems as a string literal, and
+# the commit.
+set(generated_dir ${CMAKE_BINARY_DIR}/generated)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/shapes.json)
+file(READ ${CMAKE_SOURCE_DIR}/bench/shapes.json shapes_json)
+file(CONFIGURE OUTPUT ${generated_dir}/bench_shapes.inl CONTENT "R\"json(@shapes_json@)json\"\n" @ONLY)
+add_custom_target(
+  vca_commit
+  COMMAND ${CMAKE_COMMAND} -DSOURCE_DIR=${CMAKE_SOURCE_DIR} -DOUT=${generated_dir}/vca_commit.hpp -P
+          ${CMAKE_SOURCE_DIR}/cmake/write_commit.cmake
+  BYPRODUCTS ${generated_dir}/vca_commit.hpp
+  VERBATIM)
+
 # Everything but main(), so that tests can link it.
 add_library(vca_tools STATIC ${tool_sources} ${dit_sources})
 set_target_properties(vca_tools PROPERTIES LINKER_LANGUAGE CXX)
 target_include_directories(vca_tools PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src
                                             ${CMAKE_SOURCE_DIR}/include)
+target_include_directories(vca_tools PRIVATE ${generated_dir})
+add_dependencies(vca_tools vca_commit)
+if(VCA_HAVE_CUDA)
+  target_include_directories(vca_tools SYSTEM PRIVATE ${VCA_CUDA_INCLUDE})
+endif()
 target_compile_definitions(
   vca_tools PUBLIC VCA_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                    VCA_DATA_SUBDIR="${CMAKE_INSTALL_DATADIR}/vcattn"
@@ -69,6 +93,7 @@ target_link_libraries(
          PkgConfig::VCA_avutil
          PkgConfig::VCA_swscale
          PkgConfig::VCA_openblas
+         ${CMAKE_DL_LIBS}
   PRIVATE vca_flags)
 
 if(EXISTS ${tool_main})

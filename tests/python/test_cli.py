@@ -15,7 +15,7 @@ def test_version():
 
 
 @pytest.mark.parametrize("args", [["--help"], ["compare", "--help"], ["info", "--help"],
-                                  ["selftest", "--help"], ["generate", "--help"]])  # fmt: skip
+                                  ["selftest", "--help"], ["generate", "--help"], ["bench", "--help"]])  # fmt: skip
 def test_help(args):
     done = vcattn(*args)
     assert done.returncode == 0 and "Usage" in done.stdout and done.stderr == ""

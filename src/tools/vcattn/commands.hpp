@@ -17,6 +17,7 @@ struct Command {
 };
 using Commands = std::vector<Command>;
 
+void add_bench(CLI::App& app, Commands& commands);
 void add_compare(CLI::App& app, Commands& commands);
 void add_generate(CLI::App& app, Commands& commands);
 void add_info(CLI::App& app, Commands& commands);

@@ -11,48 +11,9 @@
 namespace vca::tools {
 namespace {
 
-std::string formatted(const char* format, double x) {
-  char text[64];
-  std::snprintf(text, sizeof text, format, x);
-  return text;
-}
-
-// Columns of a terminal, for the few characters outside ASCII that the table has.
-size_t width(const std::string& text) {
-  return static_cast<size_t>(std::count_if(text.begin(), text.end(),
-                                           [](unsigned char c) { return (c & 0xC0u) != 0x80u; }));
-}
-
-std::string padded(const std::string& text, size_t columns, bool left) {
-  const std::string blanks(columns - std::min(columns, width(text)), ' ');
-  return left ? text + blanks : blanks + text;
-}
-
 std::string seconds_text(double x) { return formatted(x < 100 ? "%.3g" : "%.0f", x); }
 
 std::string cosine_text(double x) { return std::isnan(x) ? "–" : formatted("%.6f", x); }
-
-using Row = std::vector<std::string>;
-
-std::string aligned(const std::vector<Row>& rows) {
-  std::vector<size_t> widths(rows[0].size(), 0);
-  for (const Row& row : rows)
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width(row[i]));
-  std::string text;
-  for (size_t line = 0; line < rows.size(); ++line) {
-    for (size_t i = 0; i < rows[line].size(); ++i)
-      text += (i == 0 ? "" : "  ") + padded(rows[line][i], widths[i], i == 0);
-    text += "\n";
-    if (line == 0) {
-      for (size_t i = 0; i < widths.size(); ++i) {
-        text += i == 0 ? "" : "  ";
-        for (size_t c = 0; c < widths[i]; ++c) text += "─";
-      }
-      text += "\n";
-    }
-  }
-  return text;
-}
 
 nlohmann::ordered_json number(double x) {
   // NaN and Inf are not JSON; both mean that the figure is undefined for this input.
@@ -62,19 +23,10 @@ nlohmann::ordered_json number(double x) {
 
 }  // namespace
 
-std::string percent_text(double fraction) {
-  if (!std::isfinite(fraction)) return "–";
-  const double percent = 100 * fraction;
-  if (percent == 0) return "0 %";
-  const double size = std::fabs(percent);
-  if (size < 0.001) return formatted("%.1e %%", percent);
-  return formatted(size < 1 ? "%.3f %%" : size < 10 ? "%.2f %%" : "%.1f %%", percent);
-}
-
 std::string compare_table(const CompareInput& in, const CompareOptions& options,
                           const CompareResult& result) {
-  std::vector<Row> rows = {{"recipe", "rel_l2", "worst row", "cosine", "QK only", "P only",
-                            "V only", "f", "TV mean", "TV max", "τ mean", "τ max", "seconds"}};
+  std::vector<TableRow> rows = {{"recipe", "rel_l2", "worst row", "cosine", "QK only", "P only",
+                                 "V only", "f", "TV mean", "TV max", "τ mean", "τ max", "seconds"}};
   for (const RecipeResult& r : result.recipes) {
     const spec::Diagnosis& d = r.figures;
     rows.push_back({r.choice.label, percent_text(d.rel_l2), percent_text(d.worst_row),

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tools/vcattn/compare_run.hpp"
+#include "tools/vcattn/text_table.hpp"
 
 namespace vca::tools {
 
@@ -15,8 +16,5 @@ std::string compare_table(const CompareInput& in, const CompareOptions& options,
 // `grouping`: as given on the command line, "default" without.
 std::string compare_json(const CompareInput& in, const CompareOptions& options,
                          const CompareResult& result, const std::string& grouping);
-
-// "0.482 %": three significant digits; "–" when undefined.
-std::string percent_text(double fraction);
 
 }  // namespace vca::tools

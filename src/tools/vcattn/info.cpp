@@ -10,21 +10,11 @@
 
 #include "tools/vcattn/commands.hpp"
 #include "tools/vcattn/errors.hpp"
+#include "tools/vcattn/machine.hpp"
 #include "vca/vca.h"
 
 namespace vca::tools {
 namespace {
-
-std::string cpu_model() {
-  std::ifstream cpuinfo("/proc/cpuinfo");
-  std::string line;
-  while (std::getline(cpuinfo, line)) {
-    if (line.rfind("model name", 0) != 0) continue;
-    const size_t colon = line.find(": ");
-    if (colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown";
-}
 
 // The instruction sets that decide which unit of the CPU backend may run.
 std::string instruction_sets() {
