@@ -58,7 +58,10 @@ target_link_libraries(emulated_capi_test PRIVATE vca_flags vca_emu vca_static GT
 
 # `vcattn bench` without the command's other parts, for a machine that lacks their libraries; and
 # with the emulated runtime.
-if(TARGET vca_tools)
+find_package(CLI11 QUIET CONFIG)
+find_package(nlohmann_json QUIET CONFIG)
+if(CLI11_FOUND AND nlohmann_json_FOUND)
+  include(VcaBench)
   set(bench_sources atomic_file command_line interrupt machine progress text_table)
   list(TRANSFORM bench_sources REPLACE "(.+)" "${CMAKE_SOURCE_DIR}/src/tools/vcattn/\\1.cpp")
   vca_glob(bench_parts ${CMAKE_SOURCE_DIR}/src/tools/vcattn/bench*.cpp)
@@ -72,7 +75,7 @@ if(TARGET vca_tools)
   target_include_directories(emulated_bench PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   target_link_libraries(emulated_bench PRIVATE vca_flags vca_emu vca_static)
   foreach(program device_bench emulated_bench)
-    target_include_directories(${program} PRIVATE ${CMAKE_BINARY_DIR}/generated)
+    target_include_directories(${program} PRIVATE ${VCA_GENERATED_DIR})
     target_link_libraries(${program} PRIVATE CLI11::CLI11 nlohmann_json::nlohmann_json)
     add_dependencies(${program} vca_commit)
   endforeach()

@@ -55,25 +55,14 @@ if(missing)
       "For the library alone: cmake -DVCA_BUILD_TOOLS=OFF -DVCA_BUILD_TESTS=OFF")
 endif()
 
-# What bench_problems.cpp and bench_output.cpp include: the named problems as a string literal, and
-# the commit.
-set(generated_dir ${CMAKE_BINARY_DIR}/generated)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/bench/shapes.json)
-file(READ ${CMAKE_SOURCE_DIR}/bench/shapes.json shapes_json)
-file(CONFIGURE OUTPUT ${generated_dir}/bench_shapes.inl CONTENT "R\"json(@shapes_json@)json\"\n" @ONLY)
-add_custom_target(
-  vca_commit
-  COMMAND ${CMAKE_COMMAND} -DSOURCE_DIR=${CMAKE_SOURCE_DIR} -DOUT=${generated_dir}/vca_commit.hpp -P
-          ${CMAKE_SOURCE_DIR}/cmake/write_commit.cmake
-  BYPRODUCTS ${generated_dir}/vca_commit.hpp
-  VERBATIM)
+include(VcaBench)
 
 # Everything but main(), so that tests can link it.
 add_library(vca_tools STATIC ${tool_sources} ${dit_sources})
 set_target_properties(vca_tools PROPERTIES LINKER_LANGUAGE CXX)
 target_include_directories(vca_tools PUBLIC ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src
                                             ${CMAKE_SOURCE_DIR}/include)
-target_include_directories(vca_tools PRIVATE ${generated_dir})
+target_include_directories(vca_tools PRIVATE ${VCA_GENERATED_DIR})
 add_dependencies(vca_tools vca_commit)
 if(VCA_HAVE_CUDA)
   target_include_directories(vca_tools SYSTEM PRIVATE ${VCA_CUDA_INCLUDE})

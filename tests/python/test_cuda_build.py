@@ -13,7 +13,9 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
+sys.path.insert(0, str(ROOT / "bench"))
 import kernel_resources  # noqa: E402
+import schema  # noqa: E402
 
 RULES = ROOT / "tests" / "kernels" / "build_rules"
 TREE = ROOT / "build" / "cuda-tests"
@@ -73,6 +75,28 @@ def test_the_device_path_on_an_emulated_device(tree):
     ok(build("emulated_capi_test"))
     text = ok(run(tree / "tests" / "emulated_capi_test", timeout=1200))
     assert re.search(r"\[  PASSED  \] [1-9]\d* tests", text), text[-4000:]
+
+
+def test_the_benchmark_on_an_emulated_device(tree, tmp_path):
+    """`vcattn bench` in the form for a GPU machine: events, streams and device memory emulated."""
+    ok(build("emulated_bench"))
+    path = tmp_path / "result.json"
+    command = [tree / "tests" / "emulated_bench", "bench", "--problems",
+               "b1 hq2 hkv1 sq130 skv260 d64 bf16 len200,b1 hq1 hkv1 sq150 skv150 d128 bf16 fused",
+               "--whole", "--iterations", 3, "--warmup", 1, "--seconds", 0, "--json", path]  # fmt: skip
+    text = ok(run(*command, timeout=600))
+    assert text.startswith("emulated device, driver ")
+    data = schema.load(path)
+    assert data["gpu"] == "emulated device"
+    assert "no clock and power: " in data["note"]  # there is no such driver, and it says so
+    for s_q in (130, 150):
+        of = {(r["impl"], r["scope"]) for r in data["rows"] if r["problem"]["s_q"] == s_q}
+        assert {(i, s) for i in ("vc8", "vc8-turbo") for s in ("kernel", "prep", "whole")} <= of
+    # The calls ran: their outputs are the answers.
+    assert all(0 < r["rel_error"] < 0.2 for r in data["rows"] if r["scope"] != "prep")
+    assert all(r["clock_mhz"] is None for r in data["rows"])
+    done = run(*command[:2], "--device", "cuda:7", timeout=60)
+    assert done.returncode == 2 and "no CUDA device 7" in done.stderr
 
 
 def test_a_build_with_kernels_without_a_gpu(tree):

@@ -84,11 +84,10 @@ BenchSetting bench_setting(const Place& place, const BenchOptions& options) {
   s.clock_source = place.clock_source();
   s.note = "vcattn bench, ours alone";
   if (!s.on_gpu) s.note += "; CPU run on " + s.name + ", no claim about any GPU";
-  s.note += "; standard normal inputs, " + std::to_string(options.timing.warmup) +
-            " calls before the first timed one, then at least " +
-            std::to_string(options.timing.iterations);
+  s.note += "; standard normal inputs, warm-up " + std::to_string(options.timing.warmup) +
+            ", timed calls at least " + std::to_string(options.timing.iterations);
   if (options.timing.seconds > 0)
-    s.note += " and " + formatted("%g", options.timing.seconds) + " s";
+    s.note += " and " + formatted("%g", options.timing.seconds) + " s of them";
   if (s.clock_source != "NVML") s.note += "; no clock and power: " + s.clock_source;
   s.note += build_note();
   return s;
