@@ -19,8 +19,9 @@ function(vca_device_program NAME)
   add_executable(${NAME} ${ARGN} ${vca_objects})
   set_target_properties(${NAME} PROPERTIES LINKER_LANGUAGE CXX RUNTIME_OUTPUT_DIRECTORY
                                                                ${CMAKE_BINARY_DIR}/device)
-  target_include_directories(${NAME} PRIVATE ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include
-                                             ${CMAKE_SOURCE_DIR}/tests)
+  target_include_directories(
+    ${NAME} PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include
+                    ${CMAKE_SOURCE_DIR}/tests)
   target_include_directories(${NAME} SYSTEM PRIVATE ${VCA_CUDA_INCLUDE})
   target_link_options(${NAME} PRIVATE -static-libstdc++ -static-libgcc)
   target_link_libraries(${NAME} PRIVATE vca_flags ${static_gomp} ${VCA_CUDA_LIBRARIES})
@@ -51,7 +52,7 @@ vca_glob(emulated_sources ${CMAKE_SOURCE_DIR}/tests/device/emulated/*.cpp)
 add_executable(emulated_capi_test ${capi_sources} ${emulated_sources})
 set_target_properties(emulated_capi_test PROPERTIES RUNTIME_OUTPUT_DIRECTORY
                                                     ${CMAKE_BINARY_DIR}/tests)
-target_include_directories(emulated_capi_test PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+target_include_directories(emulated_capi_test PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/tests)
 target_include_directories(emulated_capi_test SYSTEM PRIVATE ${VCA_CUDA_INCLUDE})
 target_compile_definitions(emulated_capi_test PRIVATE VCA_EMULATED_DEVICE=1)
 target_link_libraries(emulated_capi_test PRIVATE vca_flags vca_emu vca_static GTest::gtest)

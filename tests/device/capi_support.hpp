@@ -229,13 +229,15 @@ struct Problem {
     }
   }
 
-  // x(b, h, s, d) in the place of q (0), k (1) or v (2), on both sides.
+  // x(b, h, s, d) in the place of q (0), k (1) or v (2), on both sides; of batches or heads that
+  // share memory the first one's.
   template <class F>
   void fill(int which, F x) {
     const vca_tensor& t = which == 0 ? host.q : which == 1 ? host.k : host.v;
     const int64_t e = element_bytes(c.dtype);
-    for (int64_t b = 0; b < t.shape[0]; ++b)
-      for (int64_t h = 0; h < t.shape[1]; ++h)
+    const auto distinct = [&t](int i) { return t.stride[i] == 0 ? 1 : t.shape[i]; };
+    for (int64_t b = 0; b < distinct(0); ++b)
+      for (int64_t h = 0; h < distinct(1); ++h)
         for (int64_t s = 0; s < t.shape[2]; ++s)
           for (int64_t d = 0; d < t.shape[3]; ++d) {
             const uint32_t bits = encode(c.dtype, x(b, h, s, d));

@@ -178,6 +178,14 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                             cudaStream_t stream) {
   return vca::emulated::enqueue(stream, [=] { std::memmove(to, from, bytes); });
 }
+cudaError_t cudaMemcpy2D(void* to, size_t to_pitch, const void* from, size_t from_pitch,
+                         size_t width, size_t height, cudaMemcpyKind) {
+  const cudaError_t status = synchronise();
+  for (size_t row = 0; row < height && status == cudaSuccess; ++row)
+    std::memmove(static_cast<char*>(to) + row * to_pitch,
+                 static_cast<const char*>(from) + row * from_pitch, width);
+  return status;
+}
 cudaError_t cudaMemset(void* at, int value, size_t bytes) {
   const cudaError_t status = synchronise();
   if (status == cudaSuccess) std::memset(at, value, bytes);
