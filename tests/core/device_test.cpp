@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tensors on a CUDA device, as far as a machine without one can tell: what is refused and why, and
 // that nothing of a device is read on the host. What runs is tested by tests/device/capi_*.cpp.
+#include <algorithm>
+
+#include "core/break_even.hpp"
 #include "gpu/backend.hpp"
 #include "spec/attention.hpp"
 #include "tests/core/support.hpp"
@@ -26,6 +29,7 @@ struct DeviceCall : Call {
     desc.lse = on_device<float>(0x50000);
     desc.kv_lens = on_device<const int32_t>(0x60000);
     desc.key_mask = on_device<const uint8_t>(0x70000);
+    desc.recipe = VCA_RECIPE_VC8;
     desc.grouping = VCA_GROUPING_IDENTITY;
   }
 };
@@ -114,6 +118,63 @@ TEST(Device, RemovedEnergyOfSequences) {
   c.desc.n_segments = 2;
   c.desc.energy_removed = on_device<float>(0xA0000);
   refused_everywhere(c.desc, "energy_removed with SEQUENCE segments");
+}
+
+// The table's own row, so that a measured threshold needs no change here.
+TEST(Device, AutoDeclinesShortCalls) {
+  const int64_t least = core::kBreakEven[0].min_tokens;
+  const auto declines = [](int32_t recipe, int64_t s_q, int64_t s_kv) {
+    DeviceCall c({1, 1, 1, 1, 1, 64});
+    c.desc.recipe = recipe;
+    c.desc.q.shape[2] = s_q;
+    c.desc.k.shape[2] = c.desc.v.shape[2] = s_kv;
+    core::Request request = core::validate(&c.desc, core::Use::explain);
+    request.target = spec::Target::sm90;  // which a build without kernels does not resolve to
+    return core::auto_declines(request);
+  };
+  EXPECT_EQ(declines(VCA_RECIPE_AUTO, least, least), "");
+  for (const auto& [s_q, s_kv] : {std::pair{least - 1, least}, {least, least - 1}, {1, 1}}) {
+    const std::string reason = declines(VCA_RECIPE_AUTO, s_q, s_kv);
+    for (const std::string& word :
+         {"recipe auto declines " + std::to_string(s_q) + " queries",
+          std::to_string(s_kv) + " keys", "below " + std::to_string(least),
+          std::string("a named recipe runs at any length")})
+      EXPECT_NE(reason.find(word), std::string::npos) << reason;
+    EXPECT_EQ(declines(VCA_RECIPE_VC8, s_q, s_kv), "");
+  }
+  EXPECT_EQ(declines(VCA_RECIPE_AUTO, 0, 5), "");
+  EXPECT_EQ(declines(VCA_RECIPE_AUTO, 5, 0), "");
+  // Every padded head_dim of the target has a row.
+  for (const int d : {64, 128})
+    EXPECT_EQ(std::count_if(std::begin(core::kBreakEven), std::end(core::kBreakEven),
+                            [d](const core::BreakEven& row) {
+                              return row.target == spec::Target::sm90 && row.head_dim == d;
+                            }),
+              1);
+}
+
+TEST(Device, AutoDeclinesIsARefusalEverywhere) {
+  DeviceCall c;
+  c.desc.recipe = VCA_RECIPE_AUTO;
+  refused_everywhere(c.desc, "recipe auto declines 8 queries and 24 keys");
+}
+
+// The longest sequence counts, not the whole buffer.
+TEST(Device, AutoLooksAtTheLongestSequence) {
+  const int64_t least = core::kBreakEven[0].min_tokens;
+  for (const int64_t first : {least - 1, least}) {
+    DeviceCall c({1, 1, 1, 1, 1, 64});
+    c.desc.recipe = VCA_RECIPE_AUTO;
+    const int64_t all = first + least - 2;
+    c.desc.q.shape[2] = c.desc.k.shape[2] = c.desc.v.shape[2] = all;
+    const vca_segment segments[] = {{0, first, VCA_SEGMENT_SEQUENCE, 0},
+                                    {first, all - first, VCA_SEGMENT_SEQUENCE, 0}};
+    c.desc.segments = segments;
+    c.desc.n_segments = 2;
+    core::Request request = core::validate(&c.desc, core::Use::explain);
+    request.target = spec::Target::sm90;
+    EXPECT_EQ(core::auto_declines(request).empty(), first >= least);
+  }
 }
 
 TEST(Device, BlockMask) {

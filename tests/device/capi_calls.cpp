@@ -195,6 +195,23 @@ TEST(CApi, QueryAndExplainSayWhatRuns) {
   EXPECT_EQ(info.workspace_bytes, p.workspace_bytes);
 }
 
+// Below the break-even of the whole call AUTO declines; a named recipe and a long call run.
+TEST(CApi, AutoDeclinesShortCalls) {
+  const Problem p(middle(), 17);
+  vca_attn_desc d = p.device;
+  d.recipe = VCA_RECIPE_AUTO;
+  EXPECT_EQ(vca_attn_run(&d, p.workspace->data(), p.workspace_bytes, nullptr), VCA_ERR_UNSUPPORTED);
+  EXPECT_NE(std::strstr(vca_last_error(), "recipe auto declines"), nullptr) << vca_last_error();
+  char text[4096] = "";
+  ASSERT_EQ(status_text(vca_attn_explain(&d, text, sizeof text, nullptr)), "");
+  EXPECT_NE(std::strstr(text, "sm90: refused: recipe auto declines"), nullptr) << text;
+  for (vca_tensor* t : {&d.q, &d.k, &d.v, &d.o}) t->shape[2] = 1 << 20;
+  vca_attn_info info{};
+  info.struct_size = sizeof info;
+  ASSERT_EQ(status_text(vca_attn_query(&d, &info)), "");
+  EXPECT_EQ(info.recipe, VCA_RECIPE_VC8);
+}
+
 void expect_refused(vca_status got, vca_status want, const char* word) {
   EXPECT_EQ(got, want);
   EXPECT_NE(std::strstr(vca_last_error(), word), nullptr) << vca_last_error();

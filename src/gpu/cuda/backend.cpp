@@ -2,6 +2,7 @@
 // Requests to the preprocessing passes and the sm_90 attention kernel.
 #include "gpu/backend.hpp"
 
+#include "core/break_even.hpp"
 #include "core/checked.hpp"
 #include "core/names.hpp"
 #include "core/status.hpp"
@@ -20,6 +21,11 @@ using kernels::prep::PrepParams;
 
 // What cudaMalloc promises; bulk copies need no more in global memory.
 constexpr int64_t kWorkspaceAlign = 256;
+
+// What is claimed of the whole way through the C ABI on a device. "measured" takes a result file of
+// tests/device/run.sh in tests/device/results in which device_capi_test passed
+// (tests/python/test_device_results.py holds this line to it).
+constexpr const char* kEvidence = "compiled";
 
 // By form and by whether the grouping that runs is the one asked for.
 #define VCA_RUNNING "running maximum, accumulator flushed and means restored every 8 blocks"
@@ -169,7 +175,8 @@ std::string refusal(const Request& request) {
   if (!request.on_device()) return "the tensors are in host memory";
   if (request.target != spec::Target::sm90)
     return "target " + std::string(spec::to_string(request.target)) + " was asked for";
-  const std::string reason = feature_refusal(request);
+  std::string reason = feature_refusal(request);
+  if (reason.empty()) reason = core::auto_declines(request);
   return reason.empty() ? device_refusal(request.desc.device) : reason;
 }
 
@@ -186,7 +193,7 @@ Texts texts(const Request& request) {
   const bool as_asked = request.asked_grouping == spec::Grouping::identity;
   return {"sm90", kSchedules[local ? 1 : 0][as_asked ? 1 : 0],
           "QK exact_int32, PV fused_trunc F13 (e4m3 wgmma), means fused_trunc F25 (tf32 wgmma)",
-          "compiled"};
+          kEvidence};
 }
 
 int64_t workspace_bytes(const Request& request) {

@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where recipe AUTO declines: calls on a device that are too short for the preprocessing to pay.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/request.hpp"
+
+namespace vca::core {
+
+struct BreakEven {
+  spec::Target target;
+  int head_dim;        // padded
+  int64_t min_tokens;  // of queries and of keys: from here on a whole call beats BF16 attention
+  // "measured on ..., date" once bench/results says so; NULL: assumed. Assumed means: the shortest
+  // length at which the kernel alone has to hold its own; the preprocessing only moves it up.
+  const char* measured;
+};
+
+inline constexpr BreakEven kBreakEven[] = {
+    {spec::Target::sm90, 64, 8192, nullptr},
+    {spec::Target::sm90, 128, 8192, nullptr},
+};
+
+// Why AUTO does not run this request on its device; "" for a named recipe, on the CPU, for calls
+// that are long enough and for those without a query or key. The length of a ragged batch is that
+// of its longest sequence; kv_lens and key_mask are known on the device only and shorten nothing
+// here.
+std::string auto_declines(const Request& request);
+
+}  // namespace vca::core

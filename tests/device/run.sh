@@ -1,0 +1,88 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Runs the device tests on a machine with a GPU of compute capability 9.0 and writes one result file.
+#
+#   tests/device/run.sh [--programs DIR] [--out DIR] [--commit ID] [tests|sanitizers|all]
+#
+# --programs  where the programs are (default build-cuda/device)
+# --out       where h200-YYYYMMDD.json and the logs go (default: here, tests/device/results; logs in
+#             DIR/logs)
+# --commit    the sources' commit (default: git's, where this is a checkout)
+#
+# Exit code 0: everything passed; 1: something did not; 2: it could not run. The format of the file:
+# tests/device/README.md.
+set -uo pipefail
+here=$(cd "$(dirname "$0")" && pwd)
+
+programs=$here/../../build-cuda/device
+out=$here/results
+commit=""
+what=all
+while (($# > 0)); do
+  case $1 in
+    --programs) programs=$2 && shift ;;
+    --out) out=$2 && shift ;;
+    --commit) commit=$2 && shift ;;
+    tests | sanitizers | all) what=$1 ;;
+    *)
+      echo "run.sh: unknown argument '$1'" >&2
+      exit 2
+      ;;
+  esac
+  shift
+done
+[[ -n $commit ]] || commit=$(git -C "$here" rev-parse --short HEAD 2>/dev/null || true)
+if [[ -z $commit ]]; then
+  echo "run.sh: no checkout here; give --commit" >&2
+  exit 2
+fi
+if ! nvidia-smi -L >/dev/null 2>&1; then
+  echo "run.sh: no GPU (nvidia-smi finds none)" >&2
+  exit 2
+fi
+logs=$out/logs
+mkdir -p "$logs"
+rm -f "$logs"/*
+
+# Clock and power while everything runs, every half second.
+nvidia-smi --query-gpu=clocks.sm,power.draw --format=csv,noheader,nounits -lms 500 -i 0 \
+  >"$logs/clock_power.csv" 2>/dev/null &
+sampler=$!
+trap 'kill $sampler 2>/dev/null' EXIT
+
+# run NAME LIMIT_S COMMAND...: the log, then "exit code, seconds" for the result file.
+run() {
+  local name=$1 limit=$2 begin rc
+  shift 2
+  begin=$(date +%s.%N)
+  timeout --signal=KILL "$limit" "$@" >"$logs/$name.log" 2>&1
+  rc=$?
+  echo "$rc $(echo "$(date +%s.%N) $begin" | awk '{printf "%.1f", $1 - $2}')" >"$logs/$name.rc"
+  echo "$name: exit $rc, $(cut -d' ' -f2 "$logs/$name.rc") s: $(grep -v '^$' "$logs/$name.log" | tail -1 | cut -c1-150)"
+}
+
+if [[ $what != sanitizers ]]; then
+  run device_conformance 60 "$programs/device_conformance"
+  run device_prep_test 120 "$programs/device_prep_test"
+  run device_sm90_attention_test 120 "$programs/device_sm90_attention_test"
+  run device_capi_test 400 "$programs/device_capi_test" --gtest_brief=0 \
+    "--gtest_output=json:$logs/device_capi_test.json"
+fi
+
+# Every kernel and every pass under each tool, on small problems. The tests that are left out are
+# about scheduling (repeats, streams) and add no access that the others do not make.
+if [[ $what != tests ]]; then
+  filter='CApiFirst.*:CApi/*:DeviceBugs.B09*:DeviceBugs.B16*:DeviceBugs.B29*:DeviceBugs.B33*:DeviceBugs.B38*'
+  export VCA_TEST_SMALL=1
+  for tool in memcheck initcheck synccheck racecheck; do
+    options=(--tool "$tool" --error-exitcode 86 --print-limit 20)
+    uninitialised=""
+    [[ $tool != initcheck ]] || uninitialised=1
+    VCA_TEST_UNINITIALISED=$uninitialised run "sanitizer_$tool" 90 compute-sanitizer "${options[@]}" \
+      "$programs/device_capi_test" "--gtest_filter=$filter" \
+      "--gtest_output=json:$logs/sanitizer_$tool.json"
+  done
+fi
+
+kill $sampler 2>/dev/null
+python3 "$here/collect.py" --logs "$logs" --out "$out" --commit "$commit"
