@@ -56,7 +56,7 @@ typedef enum vca_dtype { VCA_BF16 = 0, VCA_FP16 = 1, VCA_FP32 = 2 } vca_dtype;
 /* Recipes: docs/numerics.md, section E. AUTO is vc8 on the CPU, sm_89, sm_90 and sm_100. On a
  * device it declines calls that are too short to gain anything (VCA_ERR_UNSUPPORTED;
  * vca_attn_explain says from which length it does not): use BF16 attention there, or name a recipe.
- */
+ * The environment variable VCATTN_AUTO=always keeps it from declining. */
 typedef enum vca_recipe {
   VCA_RECIPE_AUTO = 0,
   VCA_RECIPE_EXACT = 1,      /* FP64 throughout on the stored inputs */

@@ -50,7 +50,8 @@ def attention(
         scale: factor of the scores; None: 1/sqrt(D). ``sm_scale`` and ``softmax_scale`` are other
             names for it.
         recipe: a name of the README's table, "+had" appended rotates Q and K; "auto" is the default
-            of the device. ``last_receipt()`` tells which ran.
+            of the device, where it declines (``UnsupportedError``) calls too short to gain
+            anything. ``last_receipt()`` tells which ran.
         kv_lens: [B] integers; batch b attends to keys [0, kv_lens[b]).
         key_mask: bool [B, S_kv] or [B, 1, 1, S_kv] (B may be 1), True = attend. Combined with
             kv_lens. Float masks (biases) are refused.

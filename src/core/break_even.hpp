@@ -18,6 +18,9 @@ struct BreakEven {
   const char* measured;
 };
 
+// "always": AUTO declines nothing. For tests, and for measuring the break-even itself.
+inline constexpr const char* kAutoVariable = "VCATTN_AUTO";
+
 inline constexpr BreakEven kBreakEven[] = {
     {spec::Target::sm90, 64, 8192, nullptr},
     {spec::Target::sm90, 128, 8192, nullptr},

@@ -18,6 +18,21 @@ void truncated(const Call& from, int64_t n, Call& to) {
         }
 }
 
+// No causal mask exists, so no corner can be the wrong one: with more keys than queries every query
+// sees every key. V marks the first and the last keys.
+TEST(BugB20, CrossAttentionHasNoCorner) {
+  Call c({1, 1, 1, 64, 192, 64}, VCA_FP32);
+  c.q.fill([](int64_t, int64_t, int64_t, int64_t) { return 0.0f; });
+  c.v.fill([](int64_t, int64_t, int64_t s, int64_t d) {
+    return (d == 0 && s == 0) || (d == 1 && s == 191) ? 192.0f : 0.0f;
+  });
+  expect_ok(c.run());
+  for (int64_t row = 0; row < 64; ++row)
+    for (int64_t d = 0; d < 2; ++d)
+      // One key of 192 with uniform P; E4M3 keeps it to 2^-4.
+      ASSERT_NEAR(c.o.get(0, 0, row, d), 1.0f, 0.0625f) << row << " " << d;
+}
+
 class EveryRecipe : public testing::TestWithParam<int32_t> {};
 
 TEST_P(EveryRecipe, BugB29MaskedKeysNeverLeak) {

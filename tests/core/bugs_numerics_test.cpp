@@ -129,6 +129,30 @@ TEST(BugB18, RingMergeOfShardsWithDifferentKeyMeans) {
   for (const double w : weight) EXPECT_NEAR(w, 1.0, 1.2 * kUnitNormalLseError);
 }
 
+// [B, H, S] FP32 contiguous, natural logarithm: every (batch, head, row) has a value of its own.
+TEST(BugB19, LayoutOfLse) {
+  Call c({2, 4, 4, 130, 130, 64}, VCA_BF16, Layout::nhd);
+  c.desc.has_scale = 1;
+  c.desc.scale = 1.0;
+  const auto logit = [](int64_t b, int64_t h, int64_t s) {
+    return static_cast<float>(b * 16 + h * 4) + static_cast<float>(s % 16) / 8.0f;  // BF16 holds it
+  };
+  c.q.fill(
+      [&](int64_t b, int64_t h, int64_t s, int64_t d) { return d == 0 ? logit(b, h, s) : 0.0f; });
+  c.k.fill([](int64_t, int64_t, int64_t, int64_t d) { return d == 0 ? 1.0f : 0.0f; });
+  c.with_lse();
+  expect_ok(c.run());
+  // K is its own mean: the logit comes back through the offset in FP32, and the rest is ln S.
+  for (size_t b = 0; b < 2; ++b)
+    for (size_t h = 0; h < 4; ++h)
+      for (size_t s = 0; s < 130; ++s)
+        ASSERT_NEAR(
+            c.lse[(b * 4 + h) * 130 + s],
+            logit(static_cast<int64_t>(b), static_cast<int64_t>(h), static_cast<int64_t>(s)) +
+                std::log(130.0f),
+            1e-4f);
+}
+
 TEST(BugB21, HugeLogits) {
   Call c({1, 1, 1, 64, 200, 128}, VCA_FP32);
   c.q.fill_normal(5, 60.0f);

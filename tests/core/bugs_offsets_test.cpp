@@ -156,6 +156,14 @@ TEST(BugB07, LengthMaskBeyond65536) {
   EXPECT_LT(few_rows_error(c), kUnitNormalError);
 }
 
+TEST(BugB08, LongSequenceCompletes) {
+  Call c({1, 1, 1, 2, 178000, 32});
+  c.desc.grouping = VCA_GROUPING_IDENTITY;
+  c.v.fill([](int64_t, int64_t, int64_t, int64_t) { return 1.0f; });
+  expect_ok(c.run());
+  for (int64_t i = 0; i < 2 * 32; ++i) ASSERT_EQ(c.o.get(0, 0, i / 32, i % 32), 1.0f);
+}
+
 TEST(BugB10, EveryTailOfABlock) {
   for (const int64_t tail : {1, 63, 64, 65, 100, 127}) {
     Call c({1, 1, 1, 40, 256 + tail, 64});

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/break_even.hpp"
+#include "core/status.hpp"
 #include "gpu/backend.hpp"
 #include "spec/attention.hpp"
 #include "tests/core/support.hpp"
@@ -151,6 +152,19 @@ TEST(Device, AutoDeclinesShortCalls) {
                               return row.target == spec::Target::sm90 && row.head_dim == d;
                             }),
               1);
+}
+
+TEST(Device, AutoDeclinesNothingWhereItIsToldSo) {
+  DeviceCall c;
+  c.desc.recipe = VCA_RECIPE_AUTO;
+  core::Request request = core::validate(&c.desc, core::Use::explain);
+  request.target = spec::Target::sm90;
+  EXPECT_NE(core::auto_declines(request), "");
+  setenv(core::kAutoVariable, "always", 1);
+  EXPECT_EQ(core::auto_declines(request), "");
+  setenv(core::kAutoVariable, "sometimes", 1);
+  EXPECT_THROW(core::auto_declines(request), core::Failure);
+  unsetenv(core::kAutoVariable);
 }
 
 TEST(Device, AutoDeclinesIsARefusalEverywhere) {

@@ -58,7 +58,13 @@ run() {
   timeout --signal=KILL "$limit" "$@" >"$logs/$name.log" 2>&1
   rc=$?
   echo "$rc $(echo "$(date +%s.%N) $begin" | awk '{printf "%.1f", $1 - $2}')" >"$logs/$name.rc"
-  echo "$name: exit $rc, $(cut -d' ' -f2 "$logs/$name.rc") s: $(grep -v '^$' "$logs/$name.log" | tail -1 | cut -c1-150)"
+  echo "$name: exit $rc, $(cut -d' ' -f2 "$logs/$name.rc") s," \
+    "$(grep -E 'PASSED|FAILED  \]|SUMMARY|^all equal|^differences' "$logs/$name.log" | tail -1)"
+  if ((rc != 0)); then
+    grep -E 'FAILED|Failure|DIFFER|[1-9] differ|CUDA|Invalid|Uninit|[Hh]azard|Barrier|wrote|WRONG' \
+      "$logs/$name.log" | head -20 | cut -c1-200
+    tail -3 "$logs/$name.log" | cut -c1-200
+  fi
 }
 
 if [[ $what != sanitizers ]]; then

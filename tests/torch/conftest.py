@@ -10,6 +10,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "python"), str(ROOT / "tests" / "python")]
 # Nothing here may ask a model hub for anything.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# The tests' calls are short; on a device recipe "auto" would decline them.
+os.environ["VCATTN_AUTO"] = "always"
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
