@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""diffusers: vcattn as an attention backend, without patching files.
+
+    from vcattn.integrations import diffusers as vc
+    vc.enable(pipe)                     # every video transformer of the pipeline
+    frames = pipe(prompt).frames
+    print(vc.report(pipe))              # which calls ran on vcattn, which natively, and why
+    vc.disable(pipe)
+
+or, without group state and options: ``vc.register()``, then
+``pipe.transformer.set_attention_backend("vcattn")``.
+
+Works with what goes through diffusers' attention dispatch (``docs/integrations.md`` has the models
+and versions that are tested). A call that vcattn cannot honour, such as a head_dim above 128, a
+float mask or one that differs by query, a causal call or one that needs gradients, goes to the
+native backend and is counted with its reason. It is never answered with something else.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from diffusers.models.modeling_utils import ModelMixin
+
+import vcattn
+from vcattn._errors import refuse
+
+from . import _backend, _models
+from ._backend import MIN_KEYS, Layer, Options, register
+from ._clock import Clock
+
+__all__ = ["MIN_KEYS", "disable", "enable", "register", "report"]
+
+_attached: weakref.WeakKeyDictionary[Any, _Attachment] = weakref.WeakKeyDictionary()
+_numbers = itertools.count()
+
+
+class _Attachment:
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.layers: list[Layer] = []
+        self.undo: list[Any] = []
+
+
+def _models_of(target: Any) -> dict[str, torch.nn.Module]:
+    if isinstance(target, torch.nn.Module):
+        return {"": target}
+    models = {
+        name: component
+        for name, component in getattr(target, "components", {}).items()
+        if name.startswith("transformer") and isinstance(component, ModelMixin)
+    }
+    if not models:
+        raise refuse(
+            "nothing to enable",
+            type(target).__name__,
+            "a diffusers pipeline with a component 'transformer', or a model",
+        )
+    return models
+
+
+def _attention_modules(models: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
+    """Modules whose processor goes through the dispatch; name -> module."""
+    found = {}
+    for prefix, model in models.items():
+        for name, module in model.named_modules():
+            processor = getattr(module, "processor", None)
+            if processor is not None and hasattr(processor, "_attention_backend"):
+                found[f"{prefix}.{name}".strip(".")] = module
+    return found
+
+
+def _skipped(modules: dict[str, torch.nn.Module], skip: Iterable[int | str]) -> set[str]:
+    own = [
+        name
+        for name, module in modules.items()
+        if not getattr(module, "is_cross_attention", False) and "refiner" not in name
+    ]
+    out: set[str] = set()
+    for item in skip:
+        if isinstance(item, int):
+            if not -len(own) <= item < len(own):
+                raise refuse("skip_layers", item, f"{-len(own)} .. {len(own) - 1}, or name patterns")
+            out.add(own[item])
+        else:
+            matches = fnmatch.filter(modules, item)
+            if not matches:
+                raise refuse("skip_layers matches nothing", repr(item), ", ".join(modules))
+            out.update(matches)
+    return out
+
+
+def enable(
+    target: Any,
+    recipe: str = "vc8",
+    *,
+    policy: vcattn.Policy | bool | None = None,
+    skip_layers: Iterable[int | str] = (),
+    first_steps_bf16: int = 0,
+    min_keys: int = MIN_KEYS,
+) -> None:
+    """Attention of a pipeline's transformers (or of one model) runs on vcattn from now on.
+
+    Args:
+        target: a pipeline (its components ``transformer``, ``transformer_2``, ...), or a model.
+        recipe: as in ``vcattn.attention``.
+        policy: when values are regrouped. None: the default policy with the pipeline's number of
+            steps, one order per layer and guidance branch. A ``vcattn.Policy``: that one. False:
+            every call groups anew. Kept orders need a pipeline (its scheduler tells the step) and
+            eager execution; a compiled model, a bare model and devices whose kernels take no state
+            yet group in every call.
+        skip_layers: layers that stay native: positions among the self-attention layers (-1 is the
+            last), or patterns of module names ("transformer_blocks.0.*").
+        first_steps_bf16: denoising steps at the start that stay native.
+        min_keys: calls with fewer keys stay native (cross attention to a prompt).
+
+    Raises: InvalidArgumentError when nothing can be enabled, a layer does not exist, or the
+        target is enabled already.
+    """
+    if target in _attached:
+        raise refuse("vcattn is enabled already", type(target).__name__, "disable(target) first")
+    _backend.capi.parse_recipe(recipe)
+    register()
+    models = _models_of(target)
+    modules = _attention_modules(models)
+    if not modules:
+        raise refuse("no attention module goes through diffusers' dispatch", list(models), "others")
+    skipped = _skipped(modules, skip_layers)
+    attachment = _Attachment()
+    options = Options(recipe, policy, first_steps_bf16, min_keys)
+    for name, module in modules.items():
+        if name not in skipped:
+            _attach(attachment, name, module.processor, options)
+    for model in models.values():
+        attachment.clock.follow_model(model)
+        undo = _models.follow_layout(model, attachment.layers)
+        if undo is not None:
+            attachment.undo.append(undo)
+    scheduler = getattr(target, "scheduler", None)
+    if scheduler is not None:
+        attachment.clock.follow_scheduler(scheduler)
+    _attached[target] = attachment
+
+
+def _attach(attachment: _Attachment, name: str, processor: Any, options: Options) -> None:
+    native = processor._attention_backend
+    layer = Layer(name, options, attachment.clock, native)
+    member = _backend.enter_layer(layer, next(_numbers))
+    adapted = _models.adapt_processor(processor, layer)
+    had_own = "_attention_backend" in vars(processor)
+    processor._attention_backend = member
+
+    def undo() -> None:
+        if adapted is not None:
+            adapted()
+        if had_own:
+            processor._attention_backend = native
+        else:
+            vars(processor).pop("_attention_backend", None)
+        _backend.leave(member)
+
+    attachment.layers.append(layer)
+    attachment.undo.append(undo)
+
+
+def disable(target: Any) -> None:
+    """Everything as before ``enable``: processors, hooks, scheduler, registry. Raises
+    InvalidArgumentError when the target is not enabled."""
+    attachment = _attached.pop(target, None)
+    if attachment is None:
+        raise refuse("vcattn is not enabled", type(target).__name__, "a target of enable()")
+    for undo in reversed(attachment.undo):
+        undo()
+    attachment.clock.unfollow()
+
+
+def report(target: Any) -> dict[str, dict[str, int]]:
+    """Calls since ``enable``, by layer: {"blocks.0.attn1": {"vcattn": 80}, "blocks.0.attn2":
+    {"native: short": 80}, ...}. Calls of compiled code are not counted."""
+    if target not in _attached:
+        raise refuse("vcattn is not enabled", type(target).__name__, "a target of enable()")
+    return {layer.name: dict(layer.counts) for layer in _attached[target].layers}
