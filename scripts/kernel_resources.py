@@ -39,10 +39,10 @@ SMEM_PROGRAM = """
 #include "kernels/sm90/config.hpp"
 int main() {
   using namespace vca::kernels::sm90;
-  constexpr Config all[] = {{.d = 64, .form = Form::local}, {.d = 128, .form = Form::local},
-                            {.d = 64, .form = Form::running}, {.d = 128, .form = Form::running}};
-  for (const Config& c : all)
-    std::printf("sm90::attention<%d, %d>=%u\\n", c.d, static_cast<int>(c.form), c.smem_bytes());
+  for (const Form form : kForms)
+    for (const int d : {64, 128})
+      std::printf("sm90::attention<%d, %d>=%u\\n", d, static_cast<int>(form),
+                  Config{d, form}.smem_bytes());
 }
 """
 

@@ -14,6 +14,8 @@ VCA_DEVICE float add_rp(float a, float b);   // add.rp.f32: rounded up
 VCA_DEVICE float mul_rn(float a, float b);
 VCA_DEVICE float add_rn(float a, float b);
 VCA_DEVICE float fma_rn(float a, float b, float c);  // fma.rn.f32 (9.7.3.6)
+// fma.rn.sat.f32 (9.7.3.6): clamped to [0, 1], NaN becomes +0.
+VCA_DEVICE float fma_rn_sat(float a, float b, float c);
 VCA_DEVICE float abs_f32(float x);
 VCA_DEVICE float max_f32(float a, float b);  // max.f32, no NaN expected
 VCA_DEVICE uint32_t float_bits(float x);     // mov.b32

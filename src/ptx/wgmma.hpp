@@ -37,7 +37,12 @@ VCA_DEVICE void wgmma_m64n136k32_f32_e4m3_e4m3(float (&d)[68], const uint32_t* a
                                                bool accumulate);
 VCA_DEVICE void wgmma_m64n72k32_f32_e4m3_e4m3(float (&d)[36], const uint32_t* a, MatrixDesc b,
                                               bool accumulate);
-// tf32: the accumulator may be the head of a longer array (the indicator columns follow it).
+// The accumulator may be the head of a longer array (block sums follow it).
+VCA_DEVICE void wgmma_m64n128k32_f32_e4m3_e4m3(float* d, const uint32_t* a, MatrixDesc b,
+                                               bool accumulate);
+VCA_DEVICE void wgmma_m64n64k32_f32_e4m3_e4m3(float* d, const uint32_t* a, MatrixDesc b,
+                                              bool accumulate);
+// tf32: the same (the indicator columns follow it).
 VCA_DEVICE void wgmma_m64n128k8_f32_tf32_tf32(float* d, const uint32_t* a, MatrixDesc b,
                                               bool accumulate);
 VCA_DEVICE void wgmma_m64n64k8_f32_tf32_tf32(float* d, const uint32_t* a, MatrixDesc b,

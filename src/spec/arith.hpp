@@ -25,6 +25,11 @@ constexpr float mul(float a, float b) { return a * b; }
 constexpr float add(float a, float b) { return a + b; }
 constexpr float sub(float a, float b) { return a - b; }
 inline float fma_rn(float a, float b, float c) { return std::fma(a, b, c); }
+// fma clamped to [0, 1]; NaN gives +0 (PTX fma.rn.sat.f32).
+inline float fma_sat(float a, float b, float c) {
+  const float x = std::fma(a, b, c);
+  return x > 0.0f ? (x < 1.0f ? x : 1.0f) : 0.0f;
+}
 
 // RN(1/n), the factor of every mean. n >= 1; exact up to the one rounding for n <= 2²⁴.
 constexpr float rn_inverse(int64_t n) { return 1.0f / static_cast<float>(n); }
@@ -157,12 +162,36 @@ constexpr float exp2_cpu(float x) {
   return float_from_bits(select_bits(x == x, result, float_bits(x)));
 }
 
-// 2^x rounded from the host library's double exp2: correct except where that double lies within
-// its own error of a rounding boundary (about 1 in 10⁸). Stands in for a chip's ex2 where the
-// chip's table has not been dumped; never a bit reference. Results below 2⁻¹²⁶ are 0.
-inline float exp2_rn(float x) {
-  if (x < -126.0f) return 0.0f;
-  return static_cast<float>(std::exp2(static_cast<double>(x)));
+// 2^(x/8), x = s·a + bias in code units, the real exponential of every GPU (E3; decision 0006):
+// eight instructions that any chip has, the same bits on each, where ex2.approx has bits of its
+// own.
+//
+//   v = sat(s·a/1024 + (bias/1024 + 118/128))   = (y + 118)/128, y = x/8 clamped to [−118, 10]
+//   n = 128 v + (1.5·2²³ − 118)                 the nearest integer to y, in the low bits
+//   f = 128 v − (n − (1.5·2²³ − 118))           y − n exactly, in [−1/2, 1/2]
+//   2^y = P(f)·2ⁿ                               the exponent by an integer addition
+//
+// P is the minimax cubic of the relative error, 7.5·10⁻⁵, a thousandth of an E4M3 step; its errors
+// at −1/2 and 1/2 are equal, so octaves join without a jump. v adds 2⁻²⁴·max(1,
+// |bias|/1024)·128·ln 2. Far below the maximum the result is 2⁻¹¹⁸ and not 0: code 0, and absorbed
+// by any row sum.
+inline constexpr float kExp2CodeMagic = kRoundMagic - 118.0f;
+inline constexpr float kExp2Cubic0 = 0x1.fff692p-1f, kExp2Cubic1 = 0x1.62f31ap-1f,
+                       kExp2Cubic2 = 0x1.f0de1ap-3f, kExp2Cubic3 = 0x1.c3f760p-5f;
+
+// From a score factor and a bias (exact unless subnormal), so that neither costs the score
+// anything.
+constexpr float exp2_code_factor(float a) { return mul(a, 0x1p-10f); }
+inline float exp2_code_offset(float bias) { return fma_rn(bias, 0x1p-10f, 0.921875f); }
+
+inline float exp2_code(float s, float factor, float offset) {
+  const float v = fma_sat(s, factor, offset);
+  const float n = fma_rn(v, 128.0f, kExp2CodeMagic);
+  const float f = fma_rn(v, 128.0f, -sub(n, kExp2CodeMagic));
+  float p = fma_rn(kExp2Cubic3, f, kExp2Cubic2);
+  p = fma_rn(p, f, kExp2Cubic1);
+  p = fma_rn(p, f, kExp2Cubic0);
+  return float_from_bits(float_bits(p) + (float_bits(n) << 23));
 }
 
 // ---- sums ----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@
 //   E4M3 dot factor   a_g = RN(query_unit * k_scale[j][g]),  g = (n mod 8) / 2 maximum  t   = max_g
 //   RU(max_{n in g} s_n * a_g),  m_blk = ceil(16 t) / 16 codes    x_n = fma(s_n, a_g, RD(top - m)),
 //   m = m_blk (block_max) or max(m_run, m_blk) (running_max)
-//            c_n = F2IP(x_n)  or  cast(ex2(x_n / 8))
+//            c_n = F2IP(x_n)  or  cast(2^(x_n / 8)): exp2_cpu, on GPUs exp2_code
 //   rescale  alpha = 2^((m_run_old - m_run_new)/8) on O, R, l;  w = 2^((m_blk - m_run_new)/8) on
 //   the block (block_max)
 //

@@ -61,7 +61,9 @@ inline float decode_p(const Recipe& r, uint8_t code) {
 // P of a block relative to `reference`, or from injected codes.
 inline void compute_p(const Recipe& r, Target target, const BlockScores& s, float reference,
                       const bool* valid, const uint8_t* codes_in, BlockP& out) {
+  const bool polynomial = target != Target::cpu && r.p != PMap::fp32;  // E3
   const float bias = sub_rd(r.top, reference);  // down: no code exceeds `top` (docs/numerics.md, E)
+  const float offset = exp2_code_offset(bias);
   for (int n = 0; n < kBlock; ++n) {
     // FP32-sum recipes mask the pads of a tail block; decoded sums ignore them through the
     // indicator.
@@ -82,8 +84,8 @@ inline void compute_p(const Recipe& r, Target target, const BlockScores& s, floa
       out.p[n] = e4m3_decode(out.codes[n]);
       continue;
     }
-    const float exponent = mul(x, 0.125f);
-    const float e = target == Target::cpu ? exp2_cpu(exponent) : exp2_rn(exponent);
+    const float e = polynomial ? exp2_code(s.value[n], exp2_code_factor(s.a[k_group(n)]), offset)
+                               : exp2_cpu(mul(x, 0.125f));
     out.sum_terms[n] = e;
     if (r.p == PMap::fp32) {
       out.p[n] = e;

@@ -9,7 +9,8 @@
 namespace vca::tests {
 namespace {
 
-constexpr int32_t kRecipes[3] = {VCA_RECIPE_VC8, VCA_RECIPE_VC8_TURBO, VCA_RECIPE_VC8_PAPER};
+constexpr int32_t kRecipes[6] = {VCA_RECIPE_VC8,     VCA_RECIPE_VC8_TURBO, VCA_RECIPE_VC8_PAPER,
+                                 VCA_RECIPE_VC8_EXP, VCA_RECIPE_SAGE2,     VCA_RECIPE_FP8};
 
 void add_head_dims(std::vector<Case>& out) {
   int32_t turn = 0;
@@ -66,9 +67,21 @@ void add_masks(std::vector<Case>& out) {
   }
 }
 
+// FP32 row sums mask the pads of every tail block, so these have tails everywhere.
+void add_real_exponentials(std::vector<Case>& out) {
+  const std::pair<const char*, int32_t> recipes[] = {
+      {"vc8-exp", VCA_RECIPE_VC8_EXP}, {"sage2", VCA_RECIPE_SAGE2}, {"fp8", VCA_RECIPE_FP8}};
+  for (const auto& [name, recipe] : recipes) {
+    Case c{.name = name, .recipe = recipe, .lens = true, .mask = true, .energy = true};
+    c.split = Split::text_and_padding;
+    c.b = 2, c.h_q = 4, c.h_kv = 2, c.s_q = c.s_kv = 700, c.d = 96;
+    out.push_back(c);
+  }
+}
+
 void add_sizes(std::vector<Case>& out) {
   for (const int64_t s : {1, 127, 128, 129, 1025}) {
-    Case c{.name = "length", .recipe = kRecipes[s % 3], .energy = true};
+    Case c{.name = "length", .recipe = kRecipes[s % 6], .energy = true};
     c.h_q = 8, c.h_kv = 1, c.s_q = c.s_kv = s, c.d = 64;
     out.push_back(c);
   }
@@ -112,6 +125,7 @@ std::vector<Case> cases() {
   add_head_dims(out);
   add_strides(out);
   add_masks(out);
+  add_real_exponentials(out);
   add_sizes(out);
   return small_problems() ? small_of(out) : out;
 }

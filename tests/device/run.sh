@@ -70,7 +70,7 @@ run() {
 if [[ $what != sanitizers ]]; then
   run device_conformance 60 "$programs/device_conformance"
   run device_prep_test 120 "$programs/device_prep_test"
-  run device_sm90_attention_test 120 "$programs/device_sm90_attention_test"
+  run device_sm90_attention_test 240 "$programs/device_sm90_attention_test"
   run device_capi_test 400 "$programs/device_capi_test" --gtest_brief=0 \
     "--gtest_output=json:$logs/device_capi_test.json"
 fi

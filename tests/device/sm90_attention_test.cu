@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// On a Hopper GPU: O of the shipped kernel against the specification under the sm90 chip model, bit
-// for bit, then the speed of the kernel alone on the Wan2.2 720p shape. Prints one line a case;
-// exit code 1 on any difference.
+// On a Hopper GPU: O of the shipped kernels against the specification under the sm90 chip model,
+// bit for bit, and their codes, recovered through one-hot values. Prints one line a case; exit code
+// 1 on any difference.
 #include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <string>
 #include <vector>
 
-#include "kernels/packed_problem.hpp"
+#include "kernels/one_hot_values.hpp"
 #include "kernels/sm90/launch.hpp"
+#include "kernels/sm90/softmax_exp.cuh"
 #include "ptx/ptx.hpp"
 #include "spec/arith.hpp"
 
@@ -33,12 +35,13 @@ T* to_device(const T* host, size_t n) {
 }
 
 struct Counts {
-  int64_t different = 0, total = 0;
-  double max_relative = 0.0;
+  int64_t different = 0, total = 0, different_lse = 0;
+  double max_relative = 0.0, max_lse = 0.0;
+  bool equal() const { return different == 0 && different_lse == 0; }
 };
 
 Counts compare(const tests::PackedProblem& host, const std::vector<float>& o,
-               const std::vector<float>& lse, double* lse_error) {
+               const std::vector<float>& lse) {
   const spec::Problem& p = host.problem;
   Counts counts;
   std::vector<float> want(static_cast<size_t>(p.s_q * p.d)), want_lse(static_cast<size_t>(p.s_q));
@@ -69,123 +72,281 @@ Counts compare(const tests::PackedProblem& host, const std::vector<float>& o,
           counts.max_relative =
               std::max(counts.max_relative, std::fabs(double{got} - expected) / scale);
         }
-        *lse_error = std::max(*lse_error, std::fabs(double{lse[base + row]} - want_lse[row]));
+        // m's part, ln(l/p_max) and the offset added in FP32: four roundings and a logarithm, each
+        // relative to the sum of the three magnitudes at most.
+        const double error = std::fabs(double{lse[base + row]} - want_lse[row]);
+        const double offset = std::fabs(double{q.qk_offset[row]});
+        counts.max_lse = std::max(counts.max_lse, error);
+        counts.different_lse +=
+            !(error <= 6 * 0x1p-24 * (std::fabs(want_lse[row]) + 2 * offset + 16));
       }
     }
   return counts;
 }
 
-bool run_case(const char* recipe_name, const tests::ProblemShape& shape, uint64_t seed) {
+// The operands of a problem on the device. `far`: every tile lies 300,000 tiles behind the start of
+// its operand, beyond 2^31 elements and 2^32 bytes for head_dim 128.
+class OnDevice {
+ public:
+  explicit OnDevice(const tests::PackedProblem& host, bool far = false) {
+    const int d = host.problem.d_pad;
+    const int64_t shift = far ? 300000 : 0;
+    params = host.params(nullptr, nullptr, kernels::OutType::fp32);
+    params.q_tiles = put(host.q_tiles.data, host.q_tiles.size, shift * 128 * d);
+    params.k_tiles = put(host.k_tiles.data, host.k_tiles.size, shift * 128 * d);
+    params.v_tiles = put(host.v_tiles.data, host.v_tiles.size, shift * (d + 8) * 128);
+    params.mu_tiles = put(host.mu_tiles.data, host.mu_tiles.size, shift * d * 32);
+    params.q_unit = put(host.q_unit.data(), host.q_unit.size(), shift * 64);
+    params.k_scale = put(host.k_scale.data(), host.k_scale.size(), shift * 4);
+    params.s_v = put(host.s_v.data(), host.s_v.size());
+    params.block_valid = put(host.block_valid.data(), host.block_valid.size(), shift);
+    params.exponent = put(host.exponent.data(), host.exponent.size());
+    params.qk_offset = put(host.qk_offset.data(), host.qk_offset.size(), shift * 128);
+    std::vector<kernels::SubInfo> subs = host.subs;
+    for (kernels::SubInfo& sub : subs) {
+      sub.q_tile_base += shift;
+      sub.kv_block_base += shift;
+      sub.mu_group_base += shift;
+      sub.valid_base += shift;
+    }
+    params.subs = put(subs.data(), subs.size());
+  }
+  ~OnDevice() {
+    for (void* at : owned_) cudaFree(at);
+  }
+  OnDevice(const OnDevice&) = delete;
+  OnDevice& operator=(const OnDevice&) = delete;
+
+  // A copy of n elements, `before` elements into memory of its own; returns the start of that
+  // memory.
+  template <class T>
+  T* put(const T* host, size_t n, int64_t before = 0) {
+    T* at = nullptr;
+    const auto gap = static_cast<size_t>(before);
+    check(cudaMalloc(&at, (gap + std::max<size_t>(n, 1)) * sizeof(T)), "cudaMalloc");
+    owned_.push_back(at);
+    if (n > 0) check(cudaMemcpy(at + gap, host, n * sizeof(T), cudaMemcpyHostToDevice), "copy in");
+    return at;
+  }
+
+  kernels::AttentionParams params;
+
+ private:
+  std::vector<void*> owned_;
+};
+
+struct Outputs {
+  std::vector<float> o, lse;
+};
+// Runs the kernel with outputs of its own, poisoned: every element must be written. `gap`: elements
+// between two heads of O beyond their rows.
+Outputs attend(const tests::PackedProblem& host, OnDevice& device, int64_t gap = 0) {
+  const spec::Problem& p = host.problem;
+  const auto heads = static_cast<size_t>(p.batches * p.h_q);
+  const auto head_o = static_cast<size_t>(p.s_q * p.d);
+  Outputs out{std::vector<float>(heads * head_o, 12345.0f),
+              std::vector<float>(heads * static_cast<size_t>(p.s_q), 12345.0f)};
+  kernels::AttentionParams& params = device.params;
+  const size_t pitch = head_o + static_cast<size_t>(gap);
+  float* o = nullptr;
+  check(cudaMalloc(&o, (heads * pitch + 1) * 4), "cudaMalloc");
+  const auto copy_o = [&](bool back) {
+    if (gap == 0) {
+      check(cudaMemcpy(back ? out.o.data() : o, back ? o : out.o.data(), out.o.size() * 4,
+                       cudaMemcpyDefault),
+            "copy O");
+      return;
+    }
+    for (size_t h = 0; h < heads; ++h) {
+      float *at = o + h * pitch, *mine = out.o.data() + h * head_o;
+      check(cudaMemcpy(back ? mine : at, back ? at : mine, head_o * 4, cudaMemcpyDefault),
+            "copy O");
+    }
+  };
+  copy_o(false);
+  params.o = o;
+  params.o_stride_h = static_cast<int64_t>(pitch);
+  params.o_stride_b = static_cast<int64_t>(pitch) * p.h_q;
+  params.lse = device.put(out.lse.data(), out.lse.size());
+  check(kernels::sm90::launch_attention(*p.recipe, p.d_pad, params, nullptr), "launch");
+  check(cudaDeviceSynchronize(), "kernel");
+  copy_o(true);
+  check(cudaMemcpy(out.lse.data(), params.lse, out.lse.size() * 4, cudaMemcpyDeviceToHost), "LSE");
+  cudaFree(o);
+  return out;
+}
+
+bool run_case(const char* recipe_name, const tests::ProblemShape& shape, uint64_t seed,
+              bool far = false) {
   const spec::Recipe& recipe = *spec::find_recipe(recipe_name);
   tests::PackedProblem host;
   tests::make_problem(shape, recipe, seed, host);
-  const spec::Problem& p = host.problem;
-  const size_t n_o = static_cast<size_t>(p.batches * p.h_q * p.s_q * p.d);
-  std::vector<float> o(n_o, 12345.0f),
-      lse(n_o / p.d, 12345.0f);  // poison: every element must be written
-  float* d_o = to_device(o.data(), n_o);
-  float* d_lse = to_device(lse.data(), lse.size());
-  kernels::AttentionParams params = host.params(d_o, d_lse, kernels::OutType::fp32);
-  params.q_tiles = to_device(host.q_tiles.data, host.q_tiles.size);
-  params.k_tiles = to_device(host.k_tiles.data, host.k_tiles.size);
-  params.v_tiles = to_device(host.v_tiles.data, host.v_tiles.size);
-  params.mu_tiles = to_device(host.mu_tiles.data, host.mu_tiles.size);
-  params.q_unit = to_device(host.q_unit.data(), host.q_unit.size());
-  params.k_scale = to_device(host.k_scale.data(), host.k_scale.size());
-  params.s_v = to_device(host.s_v.data(), host.s_v.size());
-  params.exponent = to_device(host.exponent.data(), host.exponent.size());
-  params.qk_offset = to_device(host.qk_offset.data(), host.qk_offset.size());
-  params.subs = to_device(host.subs.data(), host.subs.size());
-  check(kernels::sm90::launch_attention(recipe, p.d_pad, params, nullptr), "launch");
-  check(cudaDeviceSynchronize(), "kernel");
-  check(cudaMemcpy(o.data(), d_o, n_o * 4, cudaMemcpyDeviceToHost), "copy out");
-  check(cudaMemcpy(lse.data(), d_lse, lse.size() * 4, cudaMemcpyDeviceToHost), "copy out");
-  double lse_error = 0.0;
-  const Counts c = compare(host, o, lse, &lse_error);
+  OnDevice device(host, far);
+  const Outputs got = attend(host, device, far ? (int64_t{1} << 31) + 64 : 0);
+  const Counts c = compare(host, got.o, got.lse);
   std::printf(
-      "%-10s b%lld hq%lld hkv%lld sq%lld skv%lld d%d std%.1f: %lld of %lld differ, max %.2e of the "
-      "row, lse %.1e %s\n",
+      "%-10s b%lld hq%lld hkv%lld sq%lld skv%lld d%d std%.1f%s: %lld of %lld differ, max %.2e of "
+      "the row, lse %.1e %s\n",
       recipe_name, (long long)shape.b, (long long)shape.h_q, (long long)shape.h_kv,
-      (long long)shape.s_q, (long long)shape.s_kv, shape.d, shape.logit_std, (long long)c.different,
-      (long long)c.total, c.max_relative, lse_error, c.different == 0 ? "equal" : "DIFFERENT");
-  for (const void* at :
-       {(const void*)params.q_tiles, (const void*)params.k_tiles, (const void*)params.v_tiles,
-        (const void*)params.mu_tiles, (const void*)params.q_unit, (const void*)params.k_scale,
-        (const void*)params.s_v, (const void*)params.exponent, (const void*)params.qk_offset,
-        (const void*)params.subs, (const void*)d_o, (const void*)d_lse})
-    cudaFree(const_cast<void*>(at));
-  return c.different == 0;
+      (long long)shape.s_q, (long long)shape.s_kv, shape.d, shape.logit_std,
+      far ? " beyond 2^31 elements" : "", (long long)c.different, (long long)c.total,
+      c.max_relative, c.max_lse, c.equal() ? "equal" : "DIFFERENT");
+  return c.equal();
 }
 
-// ex2.approx against the table on every rescale argument, F2IP on a sweep, directed rounding on
-// random pairs.
-__global__ void conversions(float* ex2, uint32_t* codes, int n_ex2, int n_codes) {
-  const int i = blockIdx.x * blockDim.x + threadIdx.x;
+// 35,000 batches of two heads, all of them the operands of one: every O must be that one's.
+bool run_many_heads(const char* recipe_name) {
+  constexpr int64_t kCopies = 35000;
+  tests::ProblemShape shape;
+  shape.h_q = shape.h_kv = 2;
+  shape.s_q = 3;
+  shape.s_kv = 150;
+  shape.d = 64;
+  tests::PackedProblem host;
+  tests::make_problem(shape, *spec::find_recipe(recipe_name), 7, host);
+  OnDevice one(host);
+  const Outputs want = attend(host, one);
+  bool ok = compare(host, want.o, want.lse).equal();
+  const auto repeat = [](auto& x) {
+    const auto once = x;
+    for (int64_t i = 1; i < kCopies; ++i) x.insert(x.end(), once.begin(), once.end());
+  };
+  repeat(host.subs);
+  repeat(host.s_v);
+  repeat(host.exponent);
+  for (int64_t i = 0; i < kCopies; ++i) host.subs[static_cast<size_t>(i)].batch = i;
+  host.problem.batches = kCopies;
+  OnDevice many(host);
+  const Outputs got = attend(host, many);
+  int64_t bad = 0;
+  for (size_t i = 0; i < got.o.size(); i += want.o.size())
+    bad += std::memcmp(got.o.data() + i, want.o.data(), want.o.size() * 4) != 0;
+  ok = ok && bad == 0;
+  std::printf("%-10s %lld heads: %lld batches differ %s\n", recipe_name, (long long)kCopies * 2,
+              (long long)bad, ok ? "equal" : "DIFFERENT");
+  return ok;
+}
+
+bool run_codes(const char* recipe_name) {
+  int64_t compared = 0;
+  std::string bad;
+  for (const int d : {64, 128})
+    for (const int64_t keys : {1, 77, 128})
+      for (const double logit_std : {1.0, 4.0, 20.0}) {
+        tests::ProblemShape shape;
+        shape.h_q = shape.h_kv = 3;
+        shape.s_q = 500;
+        shape.s_kv = keys;
+        shape.d = d;
+        shape.logit_std = logit_std;
+        tests::PackedProblem host;
+        tests::make_problem(shape, *spec::find_recipe(recipe_name), 11, host);
+        for (int first = 0; first < keys && bad.empty(); first += d) {
+          tests::set_one_hot_values(host, first);
+          OnDevice device(host);
+          bad = tests::compare_codes(host, attend(host, device).o.data(), first, &compared);
+        }
+      }
+  std::printf("%-10s codes through one-hot values: %lld %s\n", recipe_name, (long long)compared,
+              bad.empty() ? "equal" : bad.c_str());
+  return bad.empty();
+}
+
+// Scores over the whole range of the exponential, and beyond at both ends.
+__host__ __device__ float sweep_score(int i) { return 90.0f - 0.0011f * static_cast<float>(i); }
+__host__ __device__ float sweep_code(int i) { return -4.0f + 0.0625f * static_cast<float>(i); }
+constexpr float kSweepFactor = 0x1.2p-10f, kSweepOffset = 0.9f;
+
+__global__ void conversions(float* ex2, uint32_t* codes, float* exponential, int n_ex2, int n_codes,
+                            int n_exponential) {
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
   if (i < n_ex2) ex2[i] = ptx::ex2_approx(ptx::mul_rn(-0.0625f * static_cast<float>(i), 0.125f));
-  if (i < n_codes) {
-    const float x = -4.0f + 0.0625f * static_cast<float>(i);  // ties included
-    codes[i] = ptx::cvt_pack_sat_u8x4_f32(x, -1e6f, 126.0f, 0.5f);
-  }
+  if (i < n_codes) codes[i] = ptx::cvt_pack_sat_u8x4_f32(sweep_code(i), -1e6f, 126.0f, 0.5f);
+  if (i < n_exponential)
+    exponential[i] = kernels::sm90::exp2_code(sweep_score(i), kSweepFactor, kSweepOffset);
 }
 
+// F2IP on a sweep with ties, and the exponential of the real-exponential recipes, must be the
+// specification's; how far ex2.approx is from the table of rescale factors is only reported.
 bool run_conversions() {
-  constexpr int kEx2 = 16129, kCodes = 2112;
-  std::vector<float> zero(kEx2);
-  std::vector<uint32_t> zero_codes(kCodes);
-  float* ex2 = to_device(zero.data(), kEx2);
-  uint32_t* codes = to_device(zero_codes.data(), kCodes);
-  conversions<<<64, 256>>>(ex2, codes, kEx2, kCodes);
+  constexpr int kEx2 = 16129, kCodes = 2112, kExponential = 1 << 20;
+  std::vector<float> ex2(kEx2), exponential(kExponential);
+  std::vector<uint32_t> codes(kCodes);
+  float* d_ex2 = to_device(ex2.data(), kEx2);
+  float* d_exponential = to_device(exponential.data(), kExponential);
+  uint32_t* d_codes = to_device(codes.data(), kCodes);
+  conversions<<<kExponential / 256, 256>>>(d_ex2, d_codes, d_exponential, kEx2, kCodes,
+                                           kExponential);
   check(cudaDeviceSynchronize(), "conversions");
-  check(cudaMemcpy(zero.data(), ex2, kEx2 * 4, cudaMemcpyDeviceToHost), "copy out");
-  check(cudaMemcpy(zero_codes.data(), codes, kCodes * 4, cudaMemcpyDeviceToHost), "copy out");
-  int bad_ex2 = 0, bad_codes = 0;
+  check(cudaMemcpy(ex2.data(), d_ex2, kEx2 * 4, cudaMemcpyDeviceToHost), "copy out");
+  check(cudaMemcpy(codes.data(), d_codes, kCodes * 4, cudaMemcpyDeviceToHost), "copy out");
+  check(cudaMemcpy(exponential.data(), d_exponential, kExponential * 4, cudaMemcpyDeviceToHost),
+        "copy out");
+  int bad_ex2 = 0, bad_codes = 0, bad_exponential = 0;
   for (int i = 0; i < kEx2; ++i) {
     const float want = spec::pow2_code(-0.0625f * static_cast<float>(i));
-    if (std::memcmp(&want, &zero[i], 4) != 0) ++bad_ex2;
+    bad_ex2 += std::memcmp(&want, &ex2[i], 4) != 0;
   }
-  for (int i = 0; i < kCodes; ++i) {
-    const float x = -4.0f + 0.0625f * static_cast<float>(i);
-    const uint32_t want = spec::f2ip_code(x) | 0u << 8 | 126u << 16 | 0u << 24;
-    if (want != zero_codes[i]) ++bad_codes;
+  for (int i = 0; i < kCodes; ++i)
+    bad_codes += codes[i] != (spec::f2ip_code(sweep_code(i)) | 126u << 16);
+  for (int i = 0; i < kExponential; ++i) {
+    const float want = spec::exp2_code(sweep_score(i), kSweepFactor, kSweepOffset);
+    bad_exponential += std::memcmp(&want, &exponential[i], 4) != 0;
   }
+  for (void* at : {(void*)d_ex2, (void*)d_codes, (void*)d_exponential}) cudaFree(at);
   std::printf("note: ex2.approx, which no kernel uses: %d of %d differ from the table\n", bad_ex2,
               kEx2);
-  std::printf("F2IP: %d of %d differ\n", bad_codes, kCodes);
-  return bad_codes == 0;
+  std::printf("F2IP: %d of %d differ; exp2_code: %d of %d differ\n", bad_codes, kCodes,
+              bad_exponential, kExponential);
+  return bad_codes == 0 && bad_exponential == 0;
+}
+
+bool run_recipe(const char* recipe) {
+  bool ok = run_codes(recipe);
+  for (const int d : {128, 64, 80}) {
+    tests::ProblemShape s;
+    s.d = d;
+    ok = run_case(recipe, s, 1) && ok;
+    s.s_q = 200;
+    s.s_kv = 1300;
+    s.h_q = 4;
+    s.h_kv = 2;
+    ok = run_case(recipe, s, 2) && ok;
+    s.logit_std = 12.0;
+    ok = run_case(recipe, s, 3) && ok;
+    s.logit_std = 60.0;
+    s.segments = {257, 1, 1042};  // tail blocks inside a head
+    ok = run_case(recipe, s, 6) && ok;
+    s.segments.clear();
+    s.s_q = 1;
+    s.s_kv = 1;
+    ok = run_case(recipe, s, 4) && ok;
+  }
+  tests::ProblemShape s;
+  s.b = 3;
+  s.s_q = 400;
+  s.s_kv = 2500;
+  s.h_q = 60;
+  s.h_kv = 60;
+  s.kv_lens = {2500, 0, 1031};
+  ok = run_case(recipe, s, 5) && ok;
+  ok = run_many_heads(recipe) && ok;
+  s = {};
+  s.h_q = 2;
+  s.s_q = 140;
+  s.s_kv = 1100;
+  return run_case(recipe, s, 8, true) && ok;
 }
 
 }  // namespace
 
+// No argument: everything; else the named recipes.
 int main(int argc, char** argv) {
-  const bool timing_only = argc > 1 && std::strcmp(argv[1], "--time") == 0;
-  bool ok = true;
-  if (!timing_only) {
-    ok = run_conversions() && ok;
-    for (const char* recipe : {"vc8", "vc8-turbo", "vc8-paper"}) {
-      for (const int d : {128, 64, 80}) {
-        tests::ProblemShape s;
-        s.d = d;
-        ok = run_case(recipe, s, 1) && ok;
-        s.s_q = 200;
-        s.s_kv = 1300;
-        s.h_q = 4;
-        s.h_kv = 2;
-        ok = run_case(recipe, s, 2) && ok;
-        s.logit_std = 12.0;
-        ok = run_case(recipe, s, 3) && ok;
-        s.s_q = 1;
-        s.s_kv = 1;
-        ok = run_case(recipe, s, 4) && ok;
-      }
-      tests::ProblemShape s;
-      s.b = 3;
-      s.s_q = 400;
-      s.s_kv = 2500;
-      s.h_q = 60;
-      s.h_kv = 60;
-      s.kv_lens = {2500, 0, 1031};
-      ok = run_case(recipe, s, 5) && ok;
-    }
+  bool ok = run_conversions();
+  for (const char* recipe : {"vc8", "vc8-turbo", "vc8-paper", "vc8-exp", "sage2", "fp8"}) {
+    const bool named = std::any_of(argv + 1, argv + argc,
+                                   [recipe](const char* a) { return std::strcmp(a, recipe) == 0; });
+    if (argc == 1 || named) ok = run_recipe(recipe) && ok;
   }
   std::printf(ok ? "all equal\n" : "differences\n");
   return ok ? 0 : 1;

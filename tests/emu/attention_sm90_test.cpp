@@ -56,6 +56,13 @@ ProblemShape ragged_batch() {
   return shape;
 }
 
+// Tail blocks in the middle of a head.
+ProblemShape segments() {
+  ProblemShape shape = shape_of(70, 400, 64);
+  shape.segments = {130, 1, 269};
+  return shape;
+}
+
 const std::vector<AttentionCase>& cases() {
   static const std::vector<AttentionCase> table = {
       {"vc8_d128", "vc8", shape_of(128, 640), OutType::fp32, 1, 2},
@@ -77,28 +84,49 @@ const std::vector<AttentionCase>& cases() {
       {"one_block_exactly", "vc8", shape_of(129, 128)},
       {"several_tiles_a_cta", "vc8", grouped_heads(), OutType::fp32, 3},
       {"several_tiles_a_cta_turbo", "vc8-turbo", grouped_heads(), OutType::fp32, 3},
+      // Real exponentials: sums in FP32, tail blocks masked.
+      {"sage2_d128", "sage2", shape_of(128, 640), OutType::fp32, 1, 2},
+      {"fp8_d128", "fp8", shape_of(128, 640), OutType::fp32, 1, 2},
+      {"exp_d128", "vc8-exp", shape_of(128, 640), OutType::fp32, 1, 2},
+      {"sage2_two_groups_tail", "sage2", shape_of(64, 1301)},
+      {"fp8_two_groups_tail", "fp8", shape_of(64, 1301)},
+      {"exp_two_groups_tail", "vc8-exp", shape_of(64, 1301)},
+      {"sage2_peaked", "sage2", shape_of(128, 520, 128, 40.0)},
+      {"fp8_peaked", "fp8", shape_of(128, 520, 128, 40.0)},
+      {"exp_peaked", "vc8-exp", shape_of(128, 1100, 128, 40.0)},
+      {"sage2_d64", "sage2", shape_of(128, 300, 64)},
+      {"fp8_d64", "fp8", shape_of(128, 300, 64)},
+      {"exp_d64", "vc8-exp", shape_of(128, 300, 64)},
+      {"sage2_d72_bf16", "sage2", shape_of(100, 129, 72), OutType::bf16},
+      {"fp8_d80_fp16", "fp8", shape_of(65, 127, 80), OutType::fp16},
+      {"exp_d40_bf16", "vc8-exp", shape_of(65, 131, 40), OutType::bf16},
+      {"one_key_sage2", "sage2", shape_of(1, 1)},
+      {"one_key_fp8", "fp8", shape_of(1, 1)},
+      {"one_key_exp", "vc8-exp", shape_of(1, 1)},
+      {"several_tiles_a_cta_sage2", "sage2", grouped_heads(), OutType::fp32, 3},
+      {"several_tiles_a_cta_fp8", "fp8", grouped_heads(), OutType::fp32, 3},
+      {"several_tiles_a_cta_exp", "vc8-exp", grouped_heads(), OutType::fp32, 3},
+      {"ragged_sage2", "sage2", ragged_batch(), OutType::fp32, 2},
+      {"ragged_fp8", "fp8", ragged_batch(), OutType::fp32, 2},
+      {"ragged_exp", "vc8-exp", ragged_batch(), OutType::fp32, 2},
+      {"segments_sage2", "sage2", segments(), OutType::fp32, 2},
+      {"segments_exp", "vc8-exp", segments(), OutType::fp32, 2},
+      {"segments_vc8", "vc8", segments(), OutType::fp32, 2},
       {"ragged", "vc8", ragged_batch(), OutType::fp32, 2},
       {"ragged_turbo", "vc8-turbo", ragged_batch(), OutType::fp32, 2},
   };
   return table;
 }
 
-template <int kD, Form kForm>
-void launch(emu::LaunchConfig config, const kernels::AttentionParams& params) {
-  constexpr Config kConfig{kD, kForm};
-  config.threads = Config::kThreads;
-  config.smem_bytes = kConfig.smem_bytes();
-  emu::launch(config, [&params] { kernels::sm90::attention_body<kConfig>(params); });
-}
-
-void launch(const emu::LaunchConfig& config, const PackedProblem& p,
+void launch(emu::LaunchConfig config, const PackedProblem& p,
             const kernels::AttentionParams& params) {
-  const bool local = p.problem.recipe->name == std::string_view("vc8");
-  if (p.problem.d_pad == 128) {
-    local ? launch<128, Form::local>(config, params) : launch<128, Form::running>(config, params);
-  } else {
-    local ? launch<64, Form::local>(config, params) : launch<64, Form::running>(config, params);
-  }
+  Form form{};
+  ASSERT_TRUE(kernels::sm90::find_form(*p.problem.recipe, form));
+  kernels::sm90::with_config(form, p.problem.d_pad, [&]<Config kConfig>() {
+    config.threads = Config::kThreads;
+    config.smem_bytes = kConfig.smem_bytes();
+    emu::launch(config, [&params] { kernels::sm90::attention_body<kConfig>(params); });
+  });
 }
 
 // Output elements as bits, row-major [b][h][s][d]; `written` is false for rows without keys, which
@@ -106,6 +134,7 @@ void launch(const emu::LaunchConfig& config, const PackedProblem& p,
 struct Expected {
   std::vector<uint32_t> bits;
   std::vector<bool> written;
+  std::vector<float> lse, offset;  // [b][h][s]; offset: what LSE adds for the K mean
 };
 
 uint32_t out_bits(float x, OutType type) {
@@ -117,18 +146,22 @@ uint32_t out_bits(float x, OutType type) {
 Expected expected_of(const PackedProblem& packed, OutType type) {
   const spec::Problem& p = packed.problem;
   const size_t rows = static_cast<size_t>(p.batches * p.h_q * p.s_q);
-  Expected out{std::vector<uint32_t>(rows * static_cast<size_t>(p.d)), std::vector<bool>(rows)};
+  Expected out{std::vector<uint32_t>(rows * static_cast<size_t>(p.d)), std::vector<bool>(rows),
+               std::vector<float>(rows), std::vector<float>(rows)};
   std::vector<float> o(static_cast<size_t>(p.s_q * p.d));
   for (size_t i = 0; i < p.subs.size(); ++i) {
     if (p.subs[i].n_blocks() == 0) continue;
     for (int64_t h = 0; h < p.h_q; ++h) {
       spec::RowOutputs part;
+      const size_t row0 = static_cast<size_t>((p.subs[i].batch * p.h_q + h) * p.s_q);
       part.o = o.data();
+      part.lse = out.lse.data() + row0;
       const size_t kv = i * static_cast<size_t>(p.h_kv) + static_cast<size_t>(p.kv_head(h));
       const size_t q = i * static_cast<size_t>(p.h_q) + static_cast<size_t>(h);
       spec::attention_rows(p, packed.kv[kv]->view, packed.q[q]->view, spec::Target::sm90, 0, p.s_q,
                            nullptr, part);
-      const size_t row0 = static_cast<size_t>((p.subs[i].batch * p.h_q + h) * p.s_q);
+      std::copy_n(packed.q[q]->view.qk_offset, p.s_q,
+                  out.offset.begin() + static_cast<ptrdiff_t>(row0));
       for (size_t r = 0; r < static_cast<size_t>(p.s_q); ++r) {
         out.written[row0 + r] = true;
         for (size_t c = 0; c < static_cast<size_t>(p.d); ++c) {
@@ -139,6 +172,16 @@ Expected expected_of(const PackedProblem& packed, OutType type) {
     }
   }
   return out;
+}
+
+// The kernel adds m's part, ln(l/p_max) (below 8 here) and the offset in FP32: four roundings and a
+// logarithm good to an ulp, each relative to no more than the sum of the three magnitudes.
+void expect_lse(const Expected& want, const std::vector<float>& lse) {
+  for (size_t row = 0; row < lse.size(); ++row) {
+    if (!want.written[row]) continue;
+    const float magnitude = std::fabs(want.lse[row]) + 2.0f * std::fabs(want.offset[row]) + 16.0f;
+    ASSERT_NEAR(lse[row], want.lse[row], 6 * 0x1p-24f * magnitude) << "LSE of row " << row;
+  }
 }
 
 class AttentionSm90 : public testing::TestWithParam<AttentionCase> {};
@@ -179,6 +222,7 @@ TEST_P(AttentionSm90, EqualsTheSpecification) {
         if (!want.written[i / d]) std::memset(&expected, kPoison, element_bytes);
         ASSERT_EQ(got, expected) << "row " << i / d << ", column " << i % d;
       }
+      expect_lse(want, lse);
     }
   }
 }

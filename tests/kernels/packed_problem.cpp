@@ -35,9 +35,13 @@ void make_inputs(const ProblemShape& s, uint64_t seed, PackedProblem& out) {
     sub.batch = b;
     sub.q_len = s.s_q;
     const int64_t len = s.kv_lens.empty() ? s.s_kv : s.kv_lens[static_cast<size_t>(b)];
-    if (len > 0) {
-      sub.segments.emplace_back();
-      for (int64_t i = 0; i < len; ++i) sub.segments[0].push_back(i);
+    const std::vector<int64_t> lengths =
+        s.segments.empty() ? std::vector<int64_t>{len} : s.segments;
+    int64_t token = 0;
+    for (const int64_t n : lengths) {
+      if (n == 0) continue;
+      auto& segment = sub.segments.emplace_back();
+      for (int64_t i = 0; i < n; ++i) segment.push_back(token++);
     }
     p.subs.push_back(sub);
   }
@@ -55,7 +59,7 @@ void pack_kv(const spec::Problem& p, const spec::KvOperands& kv, int64_t block0,
                        out.v_tiles.data + (block0 + j) * spec::t128_v_tile_bytes(d));
     std::copy_n(kv.k_scale + j * 4, 4, out.k_scale.data() + (block0 + j) * 4);
   }
-  for (int64_t g = 0; g * 8 < kv.n_blocks; ++g)
+  for (int64_t g = 0; kv.mu != nullptr && g * 8 < kv.n_blocks; ++g)
     spec::t128_store_mu(kv.mu + g * 8 * d,
                         static_cast<int>(std::min<int64_t>(8, kv.n_blocks - g * 8)), d,
                         out.mu_tiles.data + (group0 + g) * spec::t128_mu_tile_bytes(d));
@@ -100,6 +104,11 @@ void make_problem(const ProblemShape& shape, const spec::Recipe& recipe, uint64_
     info.batch = sub.batch;
     info.q_begin = sub.q_begin;
     info.q_len = sub.q_len;
+    info.valid_base = static_cast<int64_t>(out.block_valid.size());
+    for (const auto& segment : sub.segments)
+      for (size_t begin = 0; begin < segment.size(); begin += 128)
+        out.block_valid.push_back(
+            static_cast<int32_t>(std::min<size_t>(128, segment.size() - begin)));
     info.n_q_tiles = static_cast<int32_t>((sub.q_len + 127) / 128);
     info.n_blocks = static_cast<int32_t>(sub.n_blocks());
     info.kv_block_stride = sub.n_blocks();

@@ -34,7 +34,7 @@ struct PackedProblem {
   std::vector<float> q_values, k_values, v_values;
   AlignedBytes q_tiles, k_tiles, v_tiles, mu_tiles;
   std::vector<float> q_unit, k_scale, s_v, qk_offset;
-  std::vector<int32_t> exponent;
+  std::vector<int32_t> exponent, block_valid;
   std::vector<kernels::SubInfo> subs;
   int32_t max_q_tiles = 0;
   std::vector<std::unique_ptr<spec::OwnedKv>> kv;  // [sub * h_kv]
@@ -50,6 +50,7 @@ struct PackedProblem {
     p.q_unit = q_unit.data();
     p.k_scale = k_scale.data();
     p.s_v = s_v.data();
+    p.block_valid = block_valid.data();
     p.exponent = exponent.data();
     p.qk_offset = qk_offset.data();
     p.subs = subs.data();
@@ -98,6 +99,8 @@ struct ProblemShape {
   double logit_std = 2.0;        // of scale * q.k: how peaked the rows are
   double v_offset = 0.5;         // common part of V, so that means matter
   std::vector<int64_t> kv_lens;  // one a batch; empty: all
+  std::vector<int64_t>
+      segments;  // lengths that add up to s_kv; empty: one segment. Not with kv_lens
 };
 
 void make_problem(const ProblemShape& shape, const spec::Recipe& recipe, uint64_t seed,

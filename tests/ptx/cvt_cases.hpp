@@ -94,7 +94,7 @@ struct BinaryKernel {
   const float* x;
   const float* y;
   const float* z;
-  float* out;  // [8][n]
+  float* out;  // [9][n]
   uint32_t n;
   VCA_DEVICE void operator()() const {
     for (uint32_t i = ptx::thread_index(); i < n; i += 128) {
@@ -105,6 +105,7 @@ struct BinaryKernel {
       out[4 * n + i] = ptx::fma_rn(x[i], y[i], z[i]);
       out[5 * n + i] = ptx::max_f32(x[i], y[i]);
       out[7 * n + i] = ptx::add_rp(x[i], y[i]);
+      out[8 * n + i] = ptx::fma_rn_sat(x[i], y[i], z[i]);
       out[6 * n + i] = ptx::bits_float(static_cast<uint32_t>(ptx::max3_s32(
           static_cast<int32_t>(ptx::float_bits(x[i])), static_cast<int32_t>(ptx::float_bits(y[i])),
           static_cast<int32_t>(ptx::float_bits(z[i])))));
@@ -121,15 +122,16 @@ inline void directed_rounding(Report& report) {
     b[i] = base[(i * 2654435761u) % n];
     c[i] = base[(i * 40503u + 11u) % n];
   }
-  Buffer<float> x(a), y(b), z(c), out(size_t{8} * n);
+  Buffer<float> x(a), y(b), z(c), out(size_t{9} * n);
   x.upload();
   y.upload();
   z.upload();
-  std::vector<float> want(size_t{8} * n);
+  std::vector<float> want(size_t{9} * n);
   for (uint32_t i = 0; i < n; ++i) {
     want[i] = spec::mul_ru(a[i], b[i]);
     want[n + i] = spec::sub_rd(a[i], b[i]);
     want[7 * n + i] = spec::add_ru(a[i], b[i]);
+    want[8 * n + i] = spec::fma_sat(a[i], b[i], c[i]);
     want[2 * n + i] = a[i] * b[i];
     want[3 * n + i] = a[i] + b[i];
     want[4 * n + i] = std::fma(a[i], b[i], c[i]);
@@ -142,8 +144,9 @@ inline void directed_rounding(Report& report) {
     want[6 * n + i] = spec::float_from_bits(static_cast<uint32_t>(bits));
   }
   const BinaryKernel kernel{x.device(), y.device(), z.device(), out.device(), n};
-  run(report, {1, 128, 0}, kernel,
-      [&] { expect_equal(report, "mul.rp sub.rm mul add fma max max3 add.rp", out, want); });
+  run(report, {1, 128, 0}, kernel, [&] {
+    expect_equal(report, "mul.rp sub.rm mul add fma max max3 add.rp fma.sat", out, want);
+  });
 }
 
 struct Exp2Kernel {

@@ -179,9 +179,10 @@ inline void wgmma_e4m3_ss(Report& report) {
 
 // ---- A from registers: P and V tiles -------------------------------------------------------
 
-template <int kD>
+// kIndicators 8: the value rows and the indicator rows of the tile; 0: the value rows alone.
+template <int kD, int kIndicators>
 struct PvKernel {
-  static constexpr uint32_t kN = kD + 8;
+  static constexpr uint32_t kN = kD + kIndicators;
   static constexpr uint32_t kTileBytes = kN * 128u;
   const uint8_t* p;  // [64][128] codes, row-major, columns in the order of V's tile
   const uint8_t* v;  // V tile
@@ -207,7 +208,13 @@ struct PvKernel {
     const ptx::MatrixDesc desc = ptx::matrix_desc(smem, ptx::Swizzle::b128);
     ptx::wgmma_fence();
     for (uint32_t k = 0; k < 4; ++k) {
-      if constexpr (kD == 128)
+      if constexpr (kN == 128)
+        ptx::wgmma_m64n128k32_f32_e4m3_e4m3(d, a + 4 * k, ptx::advance(desc, 32 * k),
+                                            accumulate || k != 0);
+      else if constexpr (kN == 64)
+        ptx::wgmma_m64n64k32_f32_e4m3_e4m3(d, a + 4 * k, ptx::advance(desc, 32 * k),
+                                           accumulate || k != 0);
+      else if constexpr (kN == 136)
         ptx::wgmma_m64n136k32_f32_e4m3_e4m3(d, a + 4 * k, ptx::advance(desc, 32 * k),
                                             accumulate || k != 0);
       else
@@ -223,9 +230,9 @@ struct PvKernel {
   }
 };
 
-template <int kD>
+template <int kD, int kIndicators = 8>
 void pv_case(Report& report, bool accumulate, bool nan_codes) {
-  constexpr int kN = kD + 8;
+  constexpr int kN = kD + kIndicators;
   constexpr int kIndicator = 5;
   Numbers numbers(100u + kD + (accumulate ? 1u : 0u));
   std::vector<uint8_t> p = random_codes(64 * 128, numbers, false);
@@ -246,7 +253,7 @@ void pv_case(Report& report, bool accumulate, bool nan_codes) {
     }
     if (valid[key] == 0) continue;
     for (int d = 0; d < kD; ++d) v_values[d * 128 + column] = spec::e4m3_decode(v[key * kD + d]);
-    v_values[(kD + kIndicator) * 128 + column] = 1.0f;
+    if (kIndicators > 0) v_values[(kD + kIndicator) * 128 + column] = 1.0f;
   }
   v_tile.upload();
   p_buffer.upload();
@@ -259,8 +266,9 @@ void pv_case(Report& report, bool accumulate, bool nan_codes) {
   std::memcpy(want.data(), bits.data(), bits.size() * 4);
   Buffer<float> c(start);
   c.upload();
-  const PvKernel<kD> kernel{p_buffer.device(), v_tile.device(), c.device(), accumulate};
-  run(report, {1, 128, PvKernel<kD>::kTileBytes + 8}, kernel, [&] {
+  using Kernel = PvKernel<kD, kIndicators>;
+  const Kernel kernel{p_buffer.device(), v_tile.device(), c.device(), accumulate};
+  run(report, {1, 128, Kernel::kTileBytes + 8}, kernel, [&] {
     expect_equal(report, "e4m3 RS", c, want);
     std::copy(start.begin(), start.end(), &c[0]);
     c.upload();
@@ -271,6 +279,8 @@ inline void wgmma_e4m3_rs(Report& report) {
   for (const bool accumulate : {false, true}) {
     pv_case<128>(report, accumulate, false);
     pv_case<64>(report, accumulate, false);
+    pv_case<128, 0>(report, accumulate, false);
+    pv_case<64, 0>(report, accumulate, false);
   }
 }
 // The bits of the NaN are an assumption of the model until a chip has run this.

@@ -223,17 +223,56 @@ TEST(Exp2Cpu, ExactPowersAndEnds) {
   EXPECT_TRUE(std::isnan(exp2_cpu(kNan)));
 }
 
-TEST(Exp2Rn, HalfUnitAndFlush) {
-  EXPECT_EQ(exp2_rn(0.0f), 1.0f);
-  EXPECT_EQ(exp2_rn(-kInf), 0.0f);
-  EXPECT_EQ(exp2_rn(-126.0f), 0x1p-126f);
-  EXPECT_EQ(exp2_rn(-126.5f), 0.0f);
-  for (int i = -1260; i <= 160; ++i) {
-    const float x = static_cast<float>(i) * 0.1f;
-    if (x < -126.0f) continue;
-    const double exact = std::exp2(static_cast<double>(x));
-    EXPECT_LE(std::fabs(static_cast<double>(exp2_rn(x)) - exact), exact * 0x1p-24);
+TEST(FmaSat, ClampsAndDropsNan) {
+  EXPECT_EQ(fma_sat(2.0f, 0.25f, 0.25f), 0.75f);
+  EXPECT_EQ(fma_sat(2.0f, 1.0f, 0.25f), 1.0f);
+  EXPECT_EQ(float_bits(fma_sat(-2.0f, 1.0f, 0.25f)), 0u);
+  EXPECT_EQ(float_bits(fma_sat(-0.0f, 1.0f, -0.0f)), 0u);
+  EXPECT_EQ(float_bits(fma_sat(kNan, 1.0f, 0.5f)), 0u);
+  EXPECT_EQ(fma_sat(kInf, 1.0f, 0.5f), 1.0f);
+}
+
+// exp2_code of t = s·a, relative to a maximum m.
+float code_exponential(float s, float a, float bias) {
+  return exp2_code(s, exp2_code_factor(a), exp2_code_offset(bias));
+}
+
+// The cubic's 7.48·10⁻⁵, three FMAs of half an ulp, and the roundings of v and of the offset: half
+// an ulp of each, 128 octaves a unit.
+TEST(Exp2Code, RelativeError) {
+  for (const float m : {0.0f, 3.5f, -40.0f, 900.0f, -5000.0f, 60000.0f}) {
+    const float bias = sub_rd(70.4588399f, m);
+    const double half_ulp = 0x1p-25 * (1.0 + 2.0 * std::fabs(exp2_code_offset(bias)));
+    const double bound = 7.48e-5 + 3 * 0x1p-24 + std::log(2.0) * 128.0 * half_ulp;
+    double largest = 0.0;
+    for (int i = 0; i <= 20000; ++i) {
+      const float t = m - 1000.0f * static_cast<float>(i) / 20000.0f;
+      const double exact =
+          std::exp2((static_cast<double>(t) + static_cast<double>(bias)) / 8.0);  // y >= -117
+      const double error = std::fabs(code_exponential(t, 1.0f, bias) / exact - 1.0);
+      largest = std::max(largest, error);
+    }
+    EXPECT_LE(largest, bound) << m;
+    if (m == 0.0f) {
+      EXPECT_GE(largest, 7.4e-5);  // the bound is no idle one
+    }
   }
+}
+
+TEST(Exp2Code, OctavesJoinAndTheRangeEnds) {
+  // Downwards from the maximum, over 118 octaves: never up by more than the roundings.
+  float last = code_exponential(0.0f, 1.0f, 70.4588399f);
+  EXPECT_NEAR(last, 448.0f, 448.0f * 8e-5f);
+  for (int i = 1; i <= 120000; ++i) {
+    const float now = code_exponential(-static_cast<float>(i) / 120.0f, 1.0f, 70.4588399f);
+    ASSERT_LE(now, last * (1.0f + 0x1p-22f)) << i;
+    last = now;
+  }
+  // Below 2^-118, and for scores that are no numbers: the floor.
+  for (const float s : {-2000.0f, -1e9f, -kMax, -kInf, kNan})
+    EXPECT_NEAR(code_exponential(s, 1.0f, 70.0f), 0x1p-118f, 0x1p-118f * 8e-5f) << s;
+  EXPECT_EQ(e4m3_encode(code_exponential(-2000.0f, 1.0f, 70.0f)), 0);
+  EXPECT_NEAR(code_exponential(1e9f, 1.0f, 70.0f), 1024.0f, 1024.0f * 8e-5f);
 }
 
 // The same loop compiled for several vector widths must give the same bits.

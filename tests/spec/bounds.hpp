@@ -141,8 +141,20 @@ inline RowBound row_bound(const spec::Problem& p, const spec::SubProblem& sub, i
     }
     map = worth / denominator;
   }
-  // Exponentials (2^-21), sums and the tf32 rounding of block sums (2^-11).
-  const double sums = 0x1p-18 + (r.v_smooth() ? 0x1p-11 : 0.0);
+  // A GPU's exponentials (E3): the cubic, and half an ulp of v and of the offset, 128 octaves a
+  // unit.
+  double cubic = 0;
+  if (target != Target::cpu && (r.p == PMap::cast_e4m3 || r.p == PMap::cast_u8)) {
+    double offset = 0;
+    for (int64_t j = 0; j < t.n_blocks; ++j) {
+      const float m = t.m[static_cast<size_t>(i * t.n_blocks + j)];
+      offset = std::max(offset, std::fabs(double{exp2_code_offset(sub_rd(r.top, m))}));
+    }
+    cubic = 7.5e-5 + std::log(2.0) * 128 * 0x1p-25 * (1 + 2 * offset);
+  }
+  // Exponentials (2^-21; twice the cubic: in P and in its sum), sums and the tf32 rounding of block
+  // sums (2^-11).
+  const double sums = 0x1p-18 + 2 * cubic + (r.v_smooth() ? 0x1p-11 : 0.0);
   const double shift = std::ldexp(1.0, e);
   // With e > 0 the scores that enter are 2^-e of the true ones: the rounding of m (1/16, or 2^-20
   // of itself when it is large) counts 2^e times, and up to all keys may look as large as the

@@ -4,8 +4,8 @@
 //
 //   VCA_UPDATE_GOLDEN=1 build/tests/spec_golden_test
 //
-// which rewrites tests/golden/spec_attention.txt. Real exponentials of chip targets come from the
-// host's exp2 (arith.hpp: exp2_rn), everything else from integer and explicit FP32 arithmetic.
+// which rewrites tests/golden/spec_attention.txt. Everything comes from integer and explicit FP32
+// arithmetic.
 #include <gtest/gtest.h>
 
 #include <bit>

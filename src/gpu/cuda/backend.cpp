@@ -27,15 +27,42 @@ constexpr int64_t kWorkspaceAlign = 256;
 // (tests/python/test_device_results.py holds this line to it).
 constexpr const char* kEvidence = "compiled";
 
-// By form and by whether the grouping that runs is the one asked for.
-#define VCA_RUNNING "running maximum, accumulator flushed and means restored every 8 blocks"
-#define VCA_LOCAL "block-local maximum, O*alpha then fma(T,w,O), means every 8 blocks"
-#define VCA_NOT_GROUPED "; grouping is not on sm_90 in this version, identity runs"
-constexpr const char* kSchedules[2][2] = {{VCA_RUNNING VCA_NOT_GROUPED, VCA_RUNNING},
-                                          {VCA_LOCAL VCA_NOT_GROUPED, VCA_LOCAL}};
-#undef VCA_RUNNING
-#undef VCA_LOCAL
-#undef VCA_NOT_GROUPED
+// By form of the kernel and by whether the grouping that runs is the one asked for.
+#define VCA_BOTH(schedule) \
+  { schedule "; grouping is not on sm_90 in this version, identity runs", schedule }
+constexpr const char* kSchedules[3][2] = {
+    VCA_BOTH("block-local maximum, O*alpha then fma(T,w,O), means every 8 blocks"),
+    VCA_BOTH("running maximum, accumulator flushed and means restored every 8 blocks"),
+    VCA_BOTH("running maximum, two-level per block of 128, quad-column FP32 sums")};
+#undef VCA_BOTH
+
+const char* schedule_of(const spec::Recipe& recipe, bool as_asked) {
+  const bool local = recipe.reference == spec::Reference::block_max;
+  return kSchedules[local ? 0 : recipe.v_smooth() ? 1 : 2][as_asked ? 1 : 0];
+}
+
+const char* mma_text(const spec::Recipe& recipe) {
+  if (!recipe.integer_scores())
+    return "QK fused_trunc F13 (e4m3 wgmma), PV fused_trunc F13 (e4m3 wgmma)";
+  if (!recipe.v_smooth()) return "QK exact_int32, PV fused_trunc F13 (e4m3 wgmma)";
+  return "QK exact_int32, PV fused_trunc F13 (e4m3 wgmma), means fused_trunc F25 (tf32 wgmma)";
+}
+
+// Why a recipe has no kernel, and what to take instead.
+std::string recipe_refusal(const spec::Recipe& recipe) {
+  std::string why;
+  if (recipe.id == spec::RecipeId::vc8_hq)
+    why =
+        "unsigned P times INT8 values needs an integer PV product, which no kernel here has; the "
+        "CPU backend runs it, and vc8 is the most accurate recipe on the GPU";
+  else if (recipe.id == spec::RecipeId::bf16)
+    why = "it is left to the framework's own BF16 attention";
+  else if (recipe.id == spec::RecipeId::exact)
+    why = "it is the FP64 reference of the CPU backend";
+  else
+    why = "E4M3 scores by groups are for chips without fast INT8; vc8 is the same with INT8";
+  return "recipe " + std::string(recipe.name) + " has no sm_90 kernel: " + why;
+}
 
 bool ragged(const Request& request) {
   return static_cast<int64_t>(request.device_subs.size()) != request.problem.batches;
@@ -44,10 +71,8 @@ bool ragged(const Request& request) {
 std::string feature_refusal(const Request& request) {
   const vca_attn_desc& d = request.desc;
   const spec::Problem& p = request.problem;
-  if (!kernels::sm90::has_kernel(*p.recipe) || !kernels::prep::supports(*p.recipe)) {
-    return "recipe " + std::string(p.recipe->name) +
-           " has no sm_90 kernel (vc8, vc8-turbo and vc8-paper have one)";
-  }
+  if (!kernels::sm90::has_kernel(*p.recipe) || !kernels::prep::supports(*p.recipe))
+    return recipe_refusal(*p.recipe);
   if (d.state != nullptr || d.policy != nullptr)
     return "state and policy: grouping is not on sm_90 in this version";
   if ((d.flags & VCA_CHECK_FINITE) != 0)
@@ -189,11 +214,9 @@ std::string note(const Request& request) {
 
 Texts texts(const Request& request) {
   require_runnable(request);
-  const bool local = request.problem.recipe->reference == spec::Reference::block_max;
+  const spec::Recipe& recipe = *request.problem.recipe;
   const bool as_asked = request.asked_grouping == spec::Grouping::identity;
-  return {"sm90", kSchedules[local ? 1 : 0][as_asked ? 1 : 0],
-          "QK exact_int32, PV fused_trunc F13 (e4m3 wgmma), means fused_trunc F25 (tf32 wgmma)",
-          kEvidence};
+  return {"sm90", schedule_of(recipe, as_asked), mma_text(recipe), kEvidence};
 }
 
 int64_t workspace_bytes(const Request& request) {

@@ -11,11 +11,14 @@
 // same iteration: ptxas serialises wgmma whose accumulators cross the back edge (C7514).
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/common/scheduler.hpp"
 #include "kernels/sm90/config.hpp"
 #include "kernels/sm90/epilogue.cuh"
 #include "kernels/sm90/load.cuh"
 #include "kernels/sm90/softmax.cuh"
+#include "kernels/sm90/softmax_exp.cuh"
 
 namespace vca::kernels::sm90 {
 
@@ -36,14 +39,16 @@ class Consumer {
     keep_scores();
     softmax(true);
     release_stage();
-    pack_codes(s_, p_codes_);
+    pack();
     while (tile.valid) tile = run_tile(tile, scheduler);
   }
 
  private:
   static constexpr int kORegs = C.o_regs();
+  static constexpr int kPvRegs = C.pv_regs();
   static constexpr int kMeanRegs = C.mean_regs();
   static constexpr bool kLocal = C.form == Form::local;
+  static constexpr bool kFresh = C.fresh();
   static constexpr float kMinusInf = -3.0e38f;  // finite: old - new stays a number, its factor is 0
 
   // Buffers that only wgmma reads: one arrival a warpgroup, after its wait_group.
@@ -73,20 +78,32 @@ class Consumer {
                                            stage_.index() * C.stage_bytes());
     ptx::wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < C.qk_steps(); ++step)
-      ptx::wgmma_m64n128k32_s32_s8_s8(s_, ptx::advance(q_desc_, 32u * step),
-                                      ptx::advance(k, 32u * step), step != 0);
+    for (int step = 0; step < C.qk_steps(); ++step) {
+      if constexpr (C.fp8_scores())
+        ptx::wgmma_m64n128k32_f32_e4m3_e4m3(s_, ptx::advance(q_desc_, 32u * step),
+                                            ptx::advance(k, 32u * step), step != 0);
+      else
+        ptx::wgmma_m64n128k32_s32_s8_s8(s_, ptx::advance(q_desc_, 32u * step),
+                                        ptx::advance(k, 32u * step), step != 0);
+    }
     ptx::wgmma_commit_group();
   }
 
-  VCA_DEVICE void issue_values(float (&into)[kORegs], bool accumulate) {
+  template <int kRegs>
+  VCA_DEVICE void issue_values(float (&into)[kRegs], bool accumulate) {
     const ptx::MatrixDesc v =
         ptx::advance(ptx::matrix_desc(smem_ + C.v_offset(0), ptx::Swizzle::b128),
                      stage_.index() * C.stage_bytes());
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      if constexpr (C.d == 128)
+      if constexpr (C.real_exp() && C.d == 128)
+        ptx::wgmma_m64n128k32_f32_e4m3_e4m3(into, p_codes_ + 4 * step, ptx::advance(v, 32u * step),
+                                            accumulate || step != 0);
+      else if constexpr (C.real_exp())
+        ptx::wgmma_m64n64k32_f32_e4m3_e4m3(into, p_codes_ + 4 * step, ptx::advance(v, 32u * step),
+                                           accumulate || step != 0);
+      else if constexpr (C.d == 128)
         ptx::wgmma_m64n136k32_f32_e4m3_e4m3(into, p_codes_ + 4 * step, ptx::advance(v, 32u * step),
                                             accumulate || step != 0);
       else
@@ -96,9 +113,38 @@ class Consumer {
     ptx::wgmma_commit_group();
   }
 
-  // Maximum, rescale factors and code arguments of the finished scores in s_. `fresh`: first block
-  // of a tile.
+  // Maximum, rescale factors and code arguments (or exponentials) of the finished scores in s_.
+  // `fresh`: first block of a tile.
   VCA_DEVICE void softmax(bool fresh) {
+    if constexpr (C.real_exp())
+      softmax_exp(fresh);
+    else
+      softmax_codes(fresh);
+  }
+  VCA_DEVICE void pack() {
+    if constexpr (C.real_exp())
+      pack_exponentials(s_, p_codes_);
+    else
+      pack_codes(s_, p_codes_);
+  }
+  VCA_DEVICE void softmax_exp(bool fresh) {
+    const ptx::SmemAddr scales = smem_ + C.k_scale_offset(0) + C.k_scale_bytes() * stage_.index();
+    const float factor = ptx::mul_rn(unit_, ptx::ld_shared_f32(scales + 4u * (lane_ % 4u)));
+    const uint32_t valid = ptx::float_bits(ptx::ld_shared_f32(scales + 16u));
+    const RowPair blk = block_maximum(s_, {factor, factor});
+    const RowPair old = fresh ? RowPair{kMinusInf, kMinusInf} : m_;
+    m_ = {ptx::max_f32(old.r0, blk.r0), ptx::max_f32(old.r1, blk.r1)};
+    moved_ = ptx::vote_sync_any(blk.r0 > old.r0 || blk.r1 > old.r1);
+    exponentials(s_, factor, {ptx::sub_rm(p_.top, m_.r0), ptx::sub_rm(p_.top, m_.r1)});
+    keep_scores();
+    sum_ = valid == 128u ? row_sums(s_) : row_sums(s_, valid, lane_ % 4u);
+    if (moved_) {
+      const ptx::SmemAddr table = smem_ + C.exp2_offset();
+      alpha_ = {rescale_factor(ptx::add_rn(old.r0, -m_.r0), table),
+                rescale_factor(ptx::add_rn(old.r1, -m_.r1), table)};
+    }
+  }
+  VCA_DEVICE void softmax_codes(bool fresh) {
     const float scale =
         ptx::ld_shared_f32(smem_ + C.k_scale_offset(0) + 16u * stage_.index() + 4u * (lane_ % 4u));
     const float factor = ptx::mul_rn(unit_, scale);
@@ -142,11 +188,12 @@ class Consumer {
     wait_stage();
     issue_scores();  // QK(j+1)
     if (!first) {
-      if constexpr (kLocal) merge(below);
+      if constexpr (kFresh) merge(below);
       if (moved_) rescale(l, beta);
     }
+    if constexpr (C.real_exp()) add_sum(first, l);
     below = below_;
-    if constexpr (kLocal)
+    if constexpr (kFresh)
       issue_values(t_, false);
     else
       issue_values(o_, !first);
@@ -154,13 +201,13 @@ class Consumer {
     keep_scores();
     softmax(kLast);
     ptx::wgmma_wait_group<0>();  // PV(j)
-    if constexpr (kLocal) {
-      keep_all(t_, kORegs);
+    if constexpr (kFresh) {
+      keep_all(t_, kPvRegs);
     } else {
-      keep_all(o_, kORegs);
+      keep_all(o_, kPvRegs);
     }
     release_stage();
-    pack_codes(s_, p_codes_);
+    pack();
   }
 
   // Returns the tile whose first scores the last iteration has computed.
@@ -169,7 +216,7 @@ class Consumer {
     RowPair beta = {1.0f, 1.0f};
 #pragma unroll
     for (int i = 0; i < kORegs; ++i) o_[i] = 0.0f;
-    if constexpr (!kLocal) {
+    if constexpr (!kFresh) {
 #pragma unroll
       for (int i = 0; i < kMeanRegs; ++i) mean_[i] = 0.0f;
     }
@@ -180,8 +227,8 @@ class Consumer {
     for (int j0 = 0; j0 + 8 <= before_last; j0 += 8) {
 #pragma unroll 1
       for (int i = 0; i < 8; ++i) run_block<false>(i == 0, below, l, beta);
-      if constexpr (kLocal) merge(below);
-      restore_means(l, beta);
+      if constexpr (kFresh) merge(below);
+      if constexpr (C.means()) restore_means(l, beta);
       if (moved_) rescale(l, beta);
     }
 #pragma unroll 1
@@ -196,16 +243,22 @@ class Consumer {
     }
     run_block<true>(in_group == 0, below, l, beta);
     release(C.q_empty(0) + 8u * q_buffer);
-    if constexpr (kLocal) merge(below);
-    restore_means(l, beta);
-    const float* result = kLocal ? o_ : mean_;
+    if constexpr (kFresh) merge(below);
+    if constexpr (C.means()) restore_means(l, beta);
+    const float* result = kFresh ? o_ : mean_;
     store_tile<C>(p_, tile, group_, result, l.r0, l.r1, m_tile.r0, m_tile.r1);
     return next;
   }
 
   // Block-local form: O = fma(T, w, O), indicator columns included, w = 2^(below/8). The factor is
   // looked up here and not with the codes, because here its latency hides behind the scores' MMA.
+  // Plain form: O = O + T.
   VCA_DEVICE void merge(RowPair below) {
+    if constexpr (!kLocal) {
+#pragma unroll
+      for (int i = 0; i < kPvRegs; ++i) o_[i] = ptx::add_rn(o_[i], t_[i]);
+      return;
+    }
     const ptx::SmemAddr table = smem_ + C.exp2_offset();
     const RowPair w = {rescale_factor(below.r0, table), rescale_factor(below.r1, table)};
 #pragma unroll
@@ -217,9 +270,25 @@ class Consumer {
     }
   }
 
+  // Block sum of FP32 exponentials: into l, or into R[block of the group] as if an indicator column
+  // had delivered it; every lane of the quad has it. `first`: of a group.
+  VCA_DEVICE void add_sum(bool first, RowPair& l) {
+    if constexpr (!C.means()) {
+      l = {ptx::add_rn(l.r0, sum_.r0), ptx::add_rn(l.r1, sum_.r1)};
+    } else {
+      slot_ = first ? 0 : slot_ + 1;
+      float* r = o_ + kMeanRegs;
+      const bool mine = slot_ / 2u == lane_ % 4u, odd = slot_ % 2u != 0u;
+      r[0] = mine && !odd ? sum_.r0 : r[0];
+      r[1] = mine && odd ? sum_.r0 : r[1];
+      r[2] = mine && !odd ? sum_.r1 : r[2];
+      r[3] = mine && odd ? sum_.r1 : r[3];
+    }
+  }
+
   VCA_DEVICE void rescale(RowPair& l, RowPair& beta) {
     l = {ptx::mul_rn(l.r0, alpha_.r0), ptx::mul_rn(l.r1, alpha_.r1)};
-    if constexpr (!kLocal)
+    if constexpr (!kFresh)
       beta = {ptx::mul_rn(beta.r0, alpha_.r0), ptx::mul_rn(beta.r1, alpha_.r1)};
 #pragma unroll
     for (int i = 0; i < kORegs; i += 4) {
@@ -239,7 +308,7 @@ class Consumer {
     l = {ptx::add_rn(l.r0, ptx::add_rn(ptx::bits_float(a[0]), ptx::bits_float(a[2]))),
          ptx::add_rn(l.r1, ptx::add_rn(ptx::bits_float(a[1]), ptx::bits_float(a[3])))};
     float* into = o_;
-    if constexpr (!kLocal) {
+    if constexpr (!kFresh) {
 #pragma unroll
       for (int i = 0; i < kMeanRegs; i += 4) {
         mean_[i] = ptx::fma_rn(mean_[i], beta.r0, o_[i]);
@@ -267,7 +336,7 @@ class Consumer {
     keep_all(into, kMeanRegs);
     release(C.mu_empty(mu_.index()));
     mu_.advance();
-    if constexpr (kLocal) {
+    if constexpr (kLocal || C.real_exp()) {  // else the next group's first product does it
 #pragma unroll
       for (int i = kMeanRegs; i < kORegs; ++i) o_[i] = 0.0f;
     }
@@ -284,11 +353,13 @@ class Consumer {
   RowPair below_ = {0.0f,
                     0.0f};  // block maximum minus running maximum: the block's weight in code units
   bool moved_ = false;
-  int32_t s_[64];
+  RowPair sum_ = {0.0f, 0.0f};  // real_exp: of the block whose codes are in p_codes_
+  uint32_t slot_ = 0;           // running_exp: position of a block in its group
+  std::conditional_t<C.fp8_scores(), float, int32_t> s_[64];
   uint32_t p_codes_[16];
   float o_[kORegs];
-  float t_[kLocal ? kORegs : 4];
-  float mean_[kLocal ? 4 : kMeanRegs];
+  float t_[kFresh ? kPvRegs : 4];
+  float mean_[kFresh ? 4 : kMeanRegs];
 };
 
 }  // namespace vca::kernels::sm90

@@ -31,11 +31,13 @@ template <Config C>
 VCA_DEVICE void store_tile(const AttentionParams& p, const Tile& tile, uint32_t group,
                            const float* acc, float l0, float l1, float m0, float m1) {
   const uint32_t lane = ptx::thread_index() % 32u, warp = ptx::thread_index() % 128u / 32u;
-  // (l_0 + l_1) + (l_2 + l_3) over the quad.
-  l0 = ptx::add_rn(l0, ptx::shfl_sync_bfly(l0, 1));
-  l1 = ptx::add_rn(l1, ptx::shfl_sync_bfly(l1, 1));
-  l0 = ptx::add_rn(l0, ptx::shfl_sync_bfly(l0, 2));
-  l1 = ptx::add_rn(l1, ptx::shfl_sync_bfly(l1, 2));
+  // (l_0 + l_1) + (l_2 + l_3) over the quad; without block means each lane has the whole sum.
+  if constexpr (C.means()) {
+    l0 = ptx::add_rn(l0, ptx::shfl_sync_bfly(l0, 1));
+    l1 = ptx::add_rn(l1, ptx::shfl_sync_bfly(l1, 1));
+    l0 = ptx::add_rn(l0, ptx::shfl_sync_bfly(l0, 2));
+    l1 = ptx::add_rn(l1, ptx::shfl_sync_bfly(l1, 2));
+  }
   const float inverse0 = ptx::rcp_rn(l0), inverse1 = ptx::rcp_rn(l1);
   const SubInfo& sub = p.subs[tile.sub];
   const int64_t row0 = tile.row0 + group * 64 + warp * 16 + lane / 4u;

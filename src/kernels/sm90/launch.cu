@@ -33,25 +33,18 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   return cudaGetLastError();
 }
 
-template <Form kForm>
-cudaError_t launch_form(int d_pad, const AttentionParams& params, cudaStream_t stream) {
-  if (d_pad == 64) return launch<Config{64, kForm}>(params, stream);
-  return launch<Config{128, kForm}>(params, stream);
-}
-
 }  // namespace
 
 bool has_kernel(const spec::Recipe& recipe) {
-  return recipe.integer_scores() && recipe.p == spec::PMap::expcast &&
-         recipe.v == spec::VFormat::e4m3_smooth;
+  Form form;
+  return find_form(recipe, form);
 }
 
 cudaError_t launch_attention(const spec::Recipe& recipe, int d_pad, const AttentionParams& params,
                              cudaStream_t stream) {
-  if (!has_kernel(recipe)) return cudaErrorNotSupported;
-  return recipe.reference == spec::Reference::block_max
-             ? launch_form<Form::local>(d_pad, params, stream)
-             : launch_form<Form::running>(d_pad, params, stream);
+  Form form;
+  if (!find_form(recipe, form)) return cudaErrorNotSupported;
+  return with_config(form, d_pad, [&]<Config C>() { return launch<C>(params, stream); });
 }
 
 }  // namespace vca::kernels::sm90

@@ -35,13 +35,13 @@ class Producer {
     for (Tile tile = scheduler.next(); tile.valid; tile = scheduler.next()) {
       load_q(tile);
       for (int j = 0; j < tile.n_blocks; ++j) {
-        load_stage(tile.kv_block + j, v_block);
+        load_stage(tile.kv_block + j, v_block, valid_columns(tile, j));
         v_block = tile.kv_block + j;
-        if (j % 8 == 0) load_mu(tile.mu_group + j / 8);
+        if (C.means() && j % 8 == 0) load_mu(tile.mu_group + j / 8);
       }
     }
     if (v_block >= 0)
-      load_stage(v_block, v_block);  // K once more: its scores are computed and never read
+      load_stage(v_block, v_block, 0);  // K once more: its scores are computed and never read
   }
 
  private:
@@ -49,17 +49,24 @@ class Producer {
     ptx::cp_async_bulk_g2s(smem_ + offset, src, bytes, smem_ + full);
   }
 
+  // Read before the wait for the stage, which hides its latency.
+  VCA_DEVICE int32_t valid_columns(const Tile& tile, int j) const {
+    if constexpr (C.real_exp()) return p_.block_valid[p_.subs[tile.sub].valid_base + j];
+    return 0;
+  }
   // Waits until the consumers have released a buffer. The phase before a fresh barrier's first
   // counts as complete, so the first round passes at once. v_block -1: no V tile.
-  VCA_DEVICE void load_stage(int64_t k_block, int64_t v_block) {
+  VCA_DEVICE void load_stage(int64_t k_block, int64_t v_block, int32_t valid) {
     const uint32_t s = stage_.index(), full = C.full(s);
     ptx::mbarrier_wait_parity(smem_ + C.empty(s), stage_.parity() ^ 1u);
+    if constexpr (C.real_exp())
+      ptx::st_shared_f32(smem_ + C.valid_offset(s), ptx::bits_float(static_cast<uint32_t>(valid)));
     ptx::mbarrier_arrive_expect_tx(
-        smem_ + full, C.qk_tile_bytes() + 16u + (v_block >= 0 ? C.v_tile_bytes() : 0u));
+        smem_ + full, C.qk_tile_bytes() + 16u + (v_block >= 0 ? C.v_load_bytes() : 0u));
     copy(C.k_offset(s), p_.k_tiles + k_block * C.qk_tile_bytes(), C.qk_tile_bytes(), full);
     copy(C.k_scale_offset(s), p_.k_scale + k_block * 4, 16u, full);
     if (v_block >= 0)
-      copy(C.v_offset(s), p_.v_tiles + v_block * C.v_tile_bytes(), C.v_tile_bytes(), full);
+      copy(C.v_offset(s), p_.v_tiles + v_block * C.v_tile_bytes(), C.v_load_bytes(), full);
     stage_.advance();
   }
   VCA_DEVICE void load_q(const Tile& t) {

@@ -30,14 +30,31 @@ VCA_DEVICE void thread_maxima(const int32_t (&s)[64], int32_t& x0, int32_t& x1) 
   x1 = a1 > b1 ? a1 : b1;
 }
 
+VCA_DEVICE void thread_maxima(const float (&s)[64], float& x0, float& x1) {
+  float a0 = s[0], a1 = s[2], b0 = s[4], b1 = s[6];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    a0 = ptx::max_f32(a0, ptx::max_f32(s[8 * i], s[8 * i + 1]));
+    a1 = ptx::max_f32(a1, ptx::max_f32(s[8 * i + 2], s[8 * i + 3]));
+    b0 = ptx::max_f32(b0, ptx::max_f32(s[8 * i + 4], s[8 * i + 5]));
+    b1 = ptx::max_f32(b1, ptx::max_f32(s[8 * i + 6], s[8 * i + 7]));
+  }
+  x0 = ptx::max_f32(a0, b0);
+  x1 = ptx::max_f32(a1, b1);
+}
+
 inline constexpr float kCeilMagic = 786432.0f;  // 1.5 * 2^19: E2
 
+VCA_DEVICE float score_value(int32_t s) { return ptx::cvt_rn_f32_s32(s); }
+VCA_DEVICE float score_value(float s) { return s; }
+
 // E2: maximum of the block, products rounded up, then up to a multiple of 1/16 code.
-VCA_DEVICE RowPair block_maximum(const int32_t (&s)[64], RowPair a) {
-  int32_t x0, x1;
+template <class Score>
+VCA_DEVICE RowPair block_maximum(const Score (&s)[64], RowPair a) {
+  Score x0, x1;
   thread_maxima(s, x0, x1);
-  float t0 = ptx::mul_rp(ptx::cvt_rn_f32_s32(x0), a.r0);
-  float t1 = ptx::mul_rp(ptx::cvt_rn_f32_s32(x1), a.r1);
+  float t0 = ptx::mul_rp(score_value(x0), a.r0);
+  float t1 = ptx::mul_rp(score_value(x1), a.r1);
   t0 = ptx::max_f32(t0, ptx::shfl_sync_bfly(t0, 1));
   t1 = ptx::max_f32(t1, ptx::shfl_sync_bfly(t1, 1));
   t0 = ptx::max_f32(t0, ptx::shfl_sync_bfly(t0, 2));

@@ -38,6 +38,16 @@ VCA_DEVICE void wgmma_m64n72k32_f32_e4m3_e4m3(float (&d)[36], const uint32_t* a,
   emu::ops::wgmma(
       {"wgmma.m64n72k32.f32.e4m3.e4m3", emu::MmaType::e4m3, 72, d, a, 0, b.bits(), accumulate});
 }
+VCA_DEVICE void wgmma_m64n128k32_f32_e4m3_e4m3(float* d, const uint32_t* a, MatrixDesc b,
+                                               bool accumulate) {
+  emu::ops::wgmma(
+      {"wgmma.m64n128k32.f32.e4m3.e4m3", emu::MmaType::e4m3, 128, d, a, 0, b.bits(), accumulate});
+}
+VCA_DEVICE void wgmma_m64n64k32_f32_e4m3_e4m3(float* d, const uint32_t* a, MatrixDesc b,
+                                              bool accumulate) {
+  emu::ops::wgmma(
+      {"wgmma.m64n64k32.f32.e4m3.e4m3", emu::MmaType::e4m3, 64, d, a, 0, b.bits(), accumulate});
+}
 VCA_DEVICE void wgmma_m64n128k8_f32_tf32_tf32(float* d, const uint32_t* a, MatrixDesc b,
                                               bool accumulate) {
   emu::ops::wgmma(
