@@ -15,10 +15,12 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "core/execute.hpp"
+#include "core/problem_text.hpp"
 #include "core/request.hpp"
 #include "spec/attention.hpp"
 #include "spec/codes.hpp"
@@ -120,6 +122,9 @@ class Call {
     desc = vca_attn_desc_init();
     bind();
   }
+  // A problem as text, the form of the benchmark: "b1 hq2 hkv1 sq70 skv90 d64 bf16 len81 nhd".
+  explicit Call(const char* problem, uint32_t seed = 1)
+      : Call(core::parse_problem(problem), FromText{}, seed) {}
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
@@ -143,7 +148,20 @@ class Call {
   Shape shape;
   Tensor q, k, v, o;
   std::vector<float> lse;
+  std::vector<int32_t> kv_lens;
   vca_attn_desc desc;
+
+ private:
+  struct FromText {};  // so that braces mean a Shape
+  Call(const core::ProblemText& p, FromText, uint32_t seed)
+      : Call(Shape{p.b, p.h_q, p.h_kv, p.s_q, p.s_kv, p.d}, p.dtype,
+             p.memory == core::ProblemMemory::nhd ? Layout::nhd : Layout::hnd, seed) {
+    if (p.memory == core::ProblemMemory::fused)
+      throw std::invalid_argument("q, k and v of a Call own their memory: not fused");
+    if (!p.kv_len) return;
+    kv_lens.assign(static_cast<size_t>(p.b), static_cast<int32_t>(*p.kv_len));
+    desc.kv_lens = kv_lens.data();
+  }
 };
 
 inline void expect_ok(vca_status status) { EXPECT_EQ(status, VCA_OK) << vca_last_error(); }

@@ -27,30 +27,32 @@ void check_all_units(Call& c, const std::string& what) {
 
 class EveryRecipe : public testing::TestWithParam<int32_t> {
  protected:
-  void check(const Shape& s, int32_t dtype = VCA_BF16, Layout layout = Layout::hnd) {
-    Call c(s, dtype, layout);
+  void check(const std::string& problem) {
+    Call c(problem.c_str());
     c.desc.recipe = GetParam();
     c.output(VCA_FP32);
-    check_all_units(c, name() + " S " + std::to_string(s.s_kv) + " d " + std::to_string(s.d));
+    check_all_units(c, name() + " on " + problem);
   }
   std::string name() const { return vca_recipe_str(GetParam()); }
 };
 
 TEST_P(EveryRecipe, SequenceLengths) {
-  for (const int64_t s : {1, 63, 65, 127, 128, 129, 300}) check({1, 1, 1, s, s, 64});
+  for (const char* s : {"1", "63", "65", "127", "128", "129", "300"})
+    check(std::string("b1 hq1 hkv1 sq") + s + " skv" + s + " d64 bf16");
 }
 
 TEST_P(EveryRecipe, HeadDims) {
-  for (const int d : {1, 7, 40, 80, 128}) check({1, 1, 1, 70, 200, d});
+  for (const char* d : {"1", "7", "40", "80", "128"})
+    check(std::string("b1 hq1 hkv1 sq70 skv200 d") + d + " bf16");
 }
 
-// More than one group of eight blocks: means are restored more than once, the last time in an
-// incomplete group.
-TEST_P(EveryRecipe, ManyBlocks) { check({1, 1, 1, 66, 8 * 128 + 2 * 128 + 5, 64}); }
+// More than one group of eight blocks (8 + 2 and a tail of 5 keys): means are restored more than
+// once, the last time in an incomplete group.
+TEST_P(EveryRecipe, ManyBlocks) { check("b1 hq1 hkv1 sq66 skv1285 d64 bf16"); }
 
-TEST_P(EveryRecipe, GroupedQueriesAndBatches) {
-  check({2, 6, 2, 33, 150, 64}, VCA_FP16, Layout::nhd);
-}
+TEST_P(EveryRecipe, GroupedQueriesAndBatches) { check("b2 hq6 hkv2 sq33 skv150 d64 fp16 nhd"); }
+
+TEST_P(EveryRecipe, KeyLengths) { check("b2 hq2 hkv1 sq40 skv300 d64 bf16 len171"); }
 
 // Scores that jump by hundreds of codes from block to block: alpha and w far below 1, down to 0.
 TEST_P(EveryRecipe, LargeScores) {
