@@ -8,7 +8,7 @@
 Importing this package imports neither torch nor numpy, and loads no library before the first call.
 """
 
-from ._attention import attention, explain
+from ._attention import attention, explain, prepare
 from ._errors import (
     InternalError,
     InvalidArgumentError,
@@ -42,6 +42,7 @@ __all__ = [
     "attention",
     "explain",
     "last_receipt",
+    "prepare",
     "spec_version",
     "version",
 ]

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import _capi as capi
 from . import _dlpack, _options, _receipt
-from ._errors import refuse
+from ._errors import UnsupportedError, refuse
 from ._options import Flat, Pointers, Policy, Rope
 from ._state import GroupState, host_buffer
 
@@ -102,6 +102,54 @@ def attention(
 
         return _torch.attention(*call, return_lse, out)
     return _host(*call, return_lse, out)
+
+
+def prepare(
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    layout: str = "HND",
+    scale: float | None = None,
+    recipe: str = "auto",
+    kv_lens: Any = None,
+    key_mask: Any = None,
+    segments: Iterable[Sequence] | None = None,
+    grid: Sequence[int] | None = None,
+    rope: Rope | None = None,
+    grouping: str | None = None,
+    policy: Policy | None = None,
+    state: GroupState | None = None,
+    step: Any = None,
+) -> Any:
+    """The first half of ``attention`` for torch tensors: quantised operands instead of q, k, v.
+
+    Memory is what it is for: drop q, k and v, then call ``attend()`` on the result, and the output
+    takes their place. Not for ``torch.compile``.
+
+        prepared = vcattn.prepare(q, k, v)
+        del q, k, v
+        o = prepared.attend()
+
+    Arguments and exceptions: as ``attention``; UnsupportedError for tensors that are not torch's.
+    """
+    flat = _options.flatten(
+        layout=layout,
+        scale=scale,
+        recipe=recipe,
+        grouping=grouping,
+        segments=segments,
+        grid=grid,
+        rope=rope,
+        policy=policy,
+        check_finite=False,
+        num_threads=None,
+    )
+    if not _is_torch(q, k, v):
+        raise UnsupportedError(f"prepare() takes torch tensors; got {type(q).__name__}")
+    from . import _torch
+
+    return _torch.prepare(q, k, v, flat, kv_lens, key_mask, rope, state, step)
 
 
 def explain(q: Any, k: Any, v: Any, *, recipe: str = "auto", **options: Any) -> str:

@@ -142,6 +142,47 @@ def _run(
     _receipt.record(desc, info)
 
 
+class Prepared:
+    """Queries, keys and values as quantised operands: what ``vcattn.prepare`` gives.
+
+    ``attend()`` may be called any number of times; q, k and v are not needed any more.
+    """
+
+    def __init__(self, tensors: tuple, flat: Flat, device: torch.device) -> None:
+        q, k, v, kv_lens, key_mask, cos, sin, state, step = tensors
+        _check_inputs({"q": q, "k": k, "v": v}, flat.layout)
+        inputs = {n: _inner_contiguous(x) for n, x in (("q", q), ("k", k), ("v", v))}
+        views = {n: _view(x, flat.layout, _pointer(x) or None) for n, x in inputs.items()}
+        pointers = Pointers(
+            kv_lens=_pointer(kv_lens), key_mask=_pointer(key_mask), state=_pointer(state),
+            step=_pointer(step), cos=_pointer(cos), sin=_pointer(sin),
+        )  # fmt: skip
+        self._desc = _options.describe(flat, _ordinal(device), views, pointers)
+        self._info = capi.query(self._desc)
+        self._layout, self._shape, self._dtype = flat.layout, q.shape, q.dtype
+        # attend() looks at which of these were given; only q, k and v may go.
+        self._kept = (kv_lens, key_mask, cos, sin, state, step)
+        self._workspace = torch.empty(self.nbytes, dtype=torch.uint8, device=device)
+        capi.prepare(self._desc, self._workspace.data_ptr(), self.nbytes, self._stream())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the operands."""
+        return self._info.workspace_bytes
+
+    def _stream(self) -> int | None:
+        return None if self._desc.device < 0 else current_stream(self._desc.device)
+
+    def attend(self) -> torch.Tensor:
+        """O, in the shape, layout and dtype that q had. Raises what ``vcattn.attention`` raises."""
+        device = self._workspace.device
+        out = torch.empty(self._shape, dtype=self._dtype, device=device)
+        self._desc.o = _view(out, self._layout, _pointer(out) or None)
+        capi.attend(self._desc, self._workspace.data_ptr(), self.nbytes, self._stream())
+        _receipt.record(self._desc, self._info)
+        return out
+
+
 def _empty_lse(q: torch.Tensor, layout: str, wanted: bool) -> torch.Tensor:
     b, h, s, _ = _options.bhsd(q.shape, layout)
     return q.new_empty((b, h, s) if wanted else (0,), dtype=torch.float32)
@@ -260,6 +301,41 @@ def _state(
     return state._buffer
 
 
+def _tensors(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    flat: Flat,
+    kv_lens: Any,
+    key_mask: Any,
+    rope: Rope | None,
+    state: GroupState | None,
+    step: Any,
+) -> tuple[torch.Tensor | None, ...]:
+    """The operator's tensors, checked."""
+    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
+        raise RuntimeError(
+            "vcattn.attention has no backward pass, and q, k or v require gradients; "
+            "hint: call it under torch.no_grad() or torch.inference_mode(), or detach them"
+        )
+    _check_inputs({"q": q, "k": k, "v": v}, flat.layout)
+    return (
+        q,
+        k,
+        v,
+        _lengths(kv_lens, q),
+        _mask(key_mask, k, flat.layout),
+        _table("cos", None if rope is None else rope.cos, q),
+        _table("sin", None if rope is None else rope.sin, q),
+        _state(state, q, k, v, flat),
+        _step(step, q),
+    )
+
+
+def prepare(*call: Any) -> Prepared:
+    return Prepared(_tensors(*call), call[3], call[0].device)
+
+
 def attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -273,23 +349,7 @@ def attention(
     return_lse: bool,
     out: torch.Tensor | None,
 ) -> Any:
-    if torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad):
-        raise RuntimeError(
-            "vcattn.attention has no backward pass, and q, k or v require gradients; "
-            "hint: call it under torch.no_grad() or torch.inference_mode(), or detach them"
-        )
-    _check_inputs({"q": q, "k": k, "v": v}, flat.layout)
-    tensors = (
-        q,
-        k,
-        v,
-        _lengths(kv_lens, q),
-        _mask(key_mask, k, flat.layout),
-        _table("cos", None if rope is None else rope.cos, q),
-        _table("sin", None if rope is None else rope.sin, q),
-        _state(state, q, k, v, flat),
-        _step(step, q),
-    )
+    tensors = _tensors(q, k, v, flat, kv_lens, key_mask, rope, state, step)
     if out is None:
         out, lse = torch.ops.vcattn.attention(*tensors, *flat, return_lse)
     else:

@@ -323,3 +323,22 @@ def test_B09_short_keys_in_nhd_with_poisoned_memory(device):
 def test_B20_causal_has_no_silent_meaning():
     with pytest.raises(TypeError, match="is_causal"):
         vcattn.attention(*random_qkv(), is_causal=True)
+
+
+def test_prepare_and_attend_are_attention(device):
+    q, k, v = random_qkv((2, 4, 140, 64), (2, 2, 200, 64), device)
+    mask = torch.arange(200, device=device)[None] < torch.tensor([[37], [200]], device=device)
+    for layout in ("HND", "NHD"):
+        given = [x if layout == "HND" else x.transpose(1, 2) for x in (q, k, v)]
+        options = {"layout": layout, "key_mask": mask, "recipe": "vc8", "scale": 0.2}
+        want = vcattn.attention(*given, **options)
+        copies = [x.clone() for x in given]
+        prepared = vcattn.prepare(*copies, **options)
+        for x in copies:
+            x.fill_(torch.nan)  # nobody looks at them any more
+        for _ in range(2):
+            got = prepared.attend()
+            assert torch.equal(got, want) and got.dtype == want.dtype
+        assert prepared.nbytes == vcattn.last_receipt().workspace_bytes
+    with pytest.raises(vcattn.UnsupportedError, match="torch tensors"):
+        vcattn.prepare(*(x.float().cpu().numpy() for x in (q, k, v)))

@@ -28,10 +28,12 @@ import torch
 from diffusers.models.modeling_utils import ModelMixin
 
 import vcattn
+from vcattn._capi import parse_recipe
 from vcattn._errors import refuse
 
+from .._common import MIN_KEYS
 from . import _backend, _models
-from ._backend import MIN_KEYS, Layer, Options, register
+from ._backend import Layer, Options, register
 from ._clock import Clock
 
 __all__ = ["MIN_KEYS", "disable", "enable", "register", "report"]
@@ -124,7 +126,7 @@ def enable(
     """
     if target in _attached:
         raise refuse("vcattn is enabled already", type(target).__name__, "disable(target) first")
-    _backend.capi.parse_recipe(recipe)
+    parse_recipe(recipe)
     register()
     models = _models_of(target)
     modules = _attention_modules(models)

@@ -17,17 +17,11 @@ import torch
 from diffusers.models import attention_dispatch as dispatch
 
 import vcattn
-from vcattn import _capi as capi
 
+from .._common import DTYPES, MAX_HEAD_DIM, MIN_KEYS, keeps_order, key_mask_of
 from ._clock import Clock
 
 NAME = "vcattn"
-MAX_HEAD_DIM = 128
-_DTYPES = (torch.bfloat16, torch.float16, torch.float32)
-
-# Fewer keys than this leave too little work to pay for quantising. Chosen so that the 512 text
-# tokens of Wan2.2's and LongCat's cross attention stay native; not a measured break-even.
-MIN_KEYS = 1024
 
 
 @dataclass
@@ -100,22 +94,6 @@ def leave(member: Any) -> None:
 
 
 # ------------------------------------------------------------------ the decision
-def key_mask_of(attn_mask: torch.Tensor, batch: int, keys: int) -> torch.Tensor | None:
-    """The mask as [B or 1, S_kv], when it is one for all heads and queries; else None.
-
-    Told by shape and strides alone: reading the mask would stop the device.
-    """
-    mask = attn_mask.as_subclass(torch.Tensor)
-    if mask.dtype != torch.bool or mask.shape[-1] != keys:
-        return None
-    while mask.ndim < 4:
-        mask = mask.unsqueeze(-3 if mask.ndim == 3 else 0)
-    for axis in (1, 2):  # heads, queries
-        if mask.shape[axis] != 1 and mask.stride(axis) != 0:
-            return None
-    return mask[:, 0, 0] if mask.shape[0] in (1, batch) else None
-
-
 def why_native(
     layer: Layer,
     query: torch.Tensor,
@@ -135,7 +113,7 @@ def why_native(
         return "short"
     if query.shape[-1] > MAX_HEAD_DIM or value.shape[-1] != query.shape[-1]:
         return "head_dim"
-    if query.dtype not in _DTYPES or key.dtype != query.dtype or value.dtype != query.dtype:
+    if query.dtype not in DTYPES or key.dtype != query.dtype or value.dtype != query.dtype:
         return "dtype"
     if is_causal or dropout_p > 0.0:
         return "causal or dropout"
@@ -158,10 +136,12 @@ def _shards(parallel_config: Any) -> int:
 
 
 # ------------------------------------------------------------------- group state
-def _state(layer: Layer, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> dict:
+def _state(layer: Layer, query: torch.Tensor, key: torch.Tensor) -> dict:
     """state, step and policy of this call; empty where no order is kept."""
     clock, options = layer.clock, layer.options
     if options.policy is False or clock.step is None or torch.compiler.is_compiling():
+        return {}
+    if not keeps_order(query.device, options.recipe):
         return {}
     policy = options.policy
     if policy is None or policy is True:
@@ -170,37 +150,12 @@ def _state(layer: Layer, query: torch.Tensor, key: torch.Tensor, value: torch.Te
     shape = (query.shape, key.shape, query.device, str(layer.segments))
     known = layer.states.get(branch)
     if known is None or known[0] != shape:
-        if not _keeps_order(layer, query, key, value):
-            options.policy = False
-            return {}
         known = (shape, vcattn.GroupState(), clock.generation)
     elif known[2] != clock.generation:
         known[1].reset()
         known = (shape, known[1], clock.generation)
     layer.states[branch] = known
     return {"state": known[1], "step": clock.step_tensor(query.device), "policy": policy}
-
-
-def _keeps_order(
-    layer: Layer, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-) -> bool:
-    """Whether the device's kernels take a group state in this version of the library."""
-    from vcattn import _options, _torch
-
-    flat = _options.flatten(
-        layout="NHD", scale=None, recipe=layer.options.recipe, grouping=None,
-        segments=layer.segments, grid=None, rope=None, policy=None, check_finite=False,
-        num_threads=None,
-    )  # fmt: skip
-    desc = _torch.describe_shapes(query, key, value, flat)
-    if desc.device == capi.DEVICE_CPU:
-        return True
-    desc.state = desc.step = 64  # addresses are not followed by a query
-    try:
-        capi.query(desc)
-    except vcattn.UnsupportedError:
-        return False
-    return True
 
 
 # ------------------------------------------------------------------ the function
@@ -230,7 +185,7 @@ def _function(layer: Layer) -> Callable[..., Any]:
             key_mask=mask,
             segments=segments,
             return_lse=return_lse,
-            **({} if parallel else _state(layer, query, key, value)),
+            **({} if parallel else _state(layer, query, key)),
         )
         if not return_lse:
             return result
