@@ -56,6 +56,9 @@ target_include_directories(emulated_capi_test PRIVATE ${CMAKE_SOURCE_DIR} ${CMAK
 target_include_directories(emulated_capi_test SYSTEM PRIVATE ${VCA_CUDA_INCLUDE})
 target_compile_definitions(emulated_capi_test PRIVATE VCA_EMULATED_DEVICE=1)
 target_link_libraries(emulated_capi_test PRIVATE vca_flags vca_emu vca_static GTest::gtest)
+add_test(NAME emulated_capi_test COMMAND emulated_capi_test)
+set_tests_properties(emulated_capi_test PROPERTIES LABELS device TIMEOUT 600 ENVIRONMENT
+                                                                             OMP_NUM_THREADS=2)
 
 # `vcattn bench` without the command's other parts, for a machine that lacks their libraries; and
 # with the emulated runtime.
