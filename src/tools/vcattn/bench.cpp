@@ -2,7 +2,6 @@
 // `vcattn bench`: its options, and the order of its work.
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "tools/vcattn/commands.hpp"
 #include "tools/vcattn/errors.hpp"
 #include "tools/vcattn/library_error.hpp"
+#include "tools/vcattn/text_table.hpp"
 #include "vca/vca.h"
 
 namespace vca::tools {
@@ -92,10 +92,10 @@ void check_cpu_sizes(const std::vector<NamedProblem>& problems, const std::strin
   for (const NamedProblem& p : problems) {
     const double tera = p.problem.flops() * 1e-12;
     if (tera <= kCpuTeraOperations) continue;
-    char got[64];
-    std::snprintf(got, sizeof got, "%.4g TFLOP a call", tera);
-    throw UserError(p.name + " is too much for a CPU, and there is no GPU: " + why_cpu, got,
-                    "up to 0.25 TFLOP a call", "--device cpu does it all the same");
+    throw UserError(p.name + " is too much for a CPU, and there is no GPU: " + why_cpu,
+                    formatted("%.4g TFLOP a call", tera),
+                    formatted("up to %g TFLOP a call", kCpuTeraOperations),
+                    "--device cpu does it all the same");
   }
 }
 

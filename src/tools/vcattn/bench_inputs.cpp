@@ -4,8 +4,10 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <numbers>
 #include <numeric>
+#include <utility>
 
 #include "core/parallel.hpp"
 #include "spec/attention.hpp"
@@ -177,15 +179,29 @@ SampledRows exact_sample(const ProblemText& p, int threads) {
   return sample;
 }
 
-double relative_error(const ProblemText& p, const SampledRows& exact,
-                      const std::vector<uint8_t>& o) {
-  double error = 0, norm = 0;
+SampledError relative_error(const ProblemText& p, const SampledRows& exact,
+                            const std::vector<uint8_t>& o) {
+  struct Sums {
+    double error = 0, norm = 0;
+    double relative() const { return std::sqrt(error / norm); }
+  };
+  Sums all;
+  std::map<std::pair<int64_t, int64_t>, Sums> heads;
+  const auto d = static_cast<size_t>(p.d);
   for (size_t i = 0; i < exact.o.size(); ++i) {
     const double got = decode(p.dtype, o.data() + i * static_cast<size_t>(bytes_of(p.dtype)));
-    error += (got - exact.o[i]) * (got - exact.o[i]);
-    norm += exact.o[i] * exact.o[i];
+    const double error = (got - exact.o[i]) * (got - exact.o[i]);
+    const SampledRows::Place& at = exact.places[i / d];
+    for (Sums* sums : {&all, &heads[{at.b, at.h}]}) {
+      sums->error += error;
+      sums->norm += exact.o[i] * exact.o[i];
+    }
   }
-  return std::sqrt(error / norm);
+  SampledError result{all.relative(), 0};
+  for (const auto& [head, sums] : heads)
+    if (!(sums.relative() <= result.worst_head)) result.worst_head = sums.relative();
+  if (std::isnan(result.all)) result.worst_head = result.all;
+  return result;
 }
 
 }  // namespace vca::tools

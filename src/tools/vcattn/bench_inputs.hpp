@@ -31,8 +31,13 @@ struct SampledRows {
 // Up to 8 rows of each of up to 4 (batch, query head) pairs, evenly spread.
 SampledRows exact_sample(const core::ProblemText& p, int threads);
 
-// sqrt(sum |o - o*|^2 / sum |o*|^2); `o`: [places][d] in the problem's type. NaN when an output is.
-double relative_error(const core::ProblemText& p, const SampledRows& exact,
-                      const std::vector<uint8_t>& o);
+struct SampledError {
+  double all = 0;         // sqrt(sum |o - o*|^2 / sum |o*|^2) over all rows
+  double worst_head = 0;  // the largest of the heads' own; NaN when any is
+};
+
+// `o`: [places][d] in the problem's type. NaN when an output is.
+SampledError relative_error(const core::ProblemText& p, const SampledRows& exact,
+                            const std::vector<uint8_t>& o);
 
 }  // namespace vca::tools

@@ -84,7 +84,7 @@ class Inputs {
       place_.upload(row_at(at), nan.data(), nan.size());
   }
 
-  double output_error() const {
+  SampledError output_error() const {
     std::vector<uint8_t> rows(exact_.places.size() * row_bytes());
     for (size_t i = 0; i < exact_.places.size(); ++i)
       place_.download(rows.data() + i * row_bytes(), row_at(exact_.places[i]), row_bytes());
@@ -284,11 +284,12 @@ class Bench {
     row.clock_mhz = timing.clock_mhz;
     row.power_w = timing.power_w;
     if (scope != kPrep) {
-      row.rel_error = inputs.output_error();
+      const SampledError error = inputs.output_error();
+      row.rel_error = error.all;
       // Also what is no number.
-      if (!(*row.rel_error <= kWrongOutput))
+      if (!(error.worst_head <= kWrongOutput))
         result_.wrong.push_back(recipe.impl + " on " + name() + " (" + row.scope +
-                                "): relative error " + std::to_string(*row.rel_error));
+                                "): relative error of a head " + std::to_string(error.worst_head));
     }
     result_.rows.push_back(std::move(row));
   }
