@@ -326,8 +326,8 @@ bool run_recipe(const char* recipe) {
   s.b = 3;
   s.s_q = 400;
   s.s_kv = 2500;
-  s.h_q = 60;
-  s.h_kv = 60;
+  s.h_q = 30;
+  s.h_kv = 30;
   s.kv_lens = {2500, 0, 1031};
   ok = run_case(recipe, s, 5) && ok;
   ok = run_many_heads(recipe) && ok;

@@ -135,9 +135,11 @@ class Consumer {
     const RowPair old = fresh ? RowPair{kMinusInf, kMinusInf} : m_;
     m_ = {ptx::max_f32(old.r0, blk.r0), ptx::max_f32(old.r1, blk.r1)};
     moved_ = ptx::vote_sync_any(blk.r0 > old.r0 || blk.r1 > old.r1);
-    exponentials(s_, factor, {ptx::sub_rm(p_.top, m_.r0), ptx::sub_rm(p_.top, m_.r1)});
+    RowPair sum =
+        exponentials(s_, factor, {ptx::sub_rm(p_.top, m_.r0), ptx::sub_rm(p_.top, m_.r1)});
     keep_scores();
-    sum_ = valid == 128u ? row_sums(s_) : row_sums(s_, valid, lane_ % 4u);
+    if (valid != 128u) sum = masked_sums(s_, valid, lane_ % 4u);
+    sum_ = quad_sum(sum);
     if (moved_) {
       const ptx::SmemAddr table = smem_ + C.exp2_offset();
       alpha_ = {rescale_factor(ptx::add_rn(old.r0, -m_.r0), table),

@@ -26,37 +26,29 @@ VCA_DEVICE void put(float& at, float x) { at = x; }
 VCA_DEVICE float get(int32_t at) { return ptx::bits_float(static_cast<uint32_t>(at)); }
 VCA_DEVICE float get(float at) { return at; }
 
-// `a`: factor of a score, the same for rows r and r + 8 (B4); bias: top - m.
+// `a`: factor of a score, the same for rows r and r + 8 (B4); bias: top - m. Returns this thread's
+// part of both row sums over all 128 columns, ascending: in one go, so that the chains of additions
+// hide between the exponentials.
 template <class Score>
-VCA_DEVICE void exponentials(Score (&s)[64], float a, RowPair bias) {
+VCA_DEVICE RowPair exponentials(Score (&s)[64], float a, RowPair bias) {
   const float factor = ptx::mul_rn(a, 0x1p-10f);
   const RowPair offset = {ptx::fma_rn(bias.r0, 0x1p-10f, 0.921875f),
                           ptx::fma_rn(bias.r1, 0x1p-10f, 0.921875f)};
+  RowPair sum = {0.0f, 0.0f};
 #pragma unroll
-  for (int i = 0; i < 64; ++i)
-    put(s[i], exp2_code(score_value(s[i]), factor, i % 4 < 2 ? offset.r0 : offset.r1));
+  for (int i = 0; i < 64; ++i) {
+    const bool upper = i % 4 < 2;  // row r
+    const float e = exp2_code(score_value(s[i]), factor, upper ? offset.r0 : offset.r1);
+    put(s[i], e);
+    (upper ? sum.r0 : sum.r1) = ptx::add_rn(upper ? sum.r0 : sum.r1, e);
+  }
+  return sum;
 }
 
-// A quad lane adds its columns in ascending order, then the quad (r_0 + r_1) + (r_2 + r_3).
-VCA_DEVICE RowPair quad_sum(RowPair r) {
-  r = {ptx::add_rn(r.r0, ptx::shfl_sync_bfly(r.r0, 1)),
-       ptx::add_rn(r.r1, ptx::shfl_sync_bfly(r.r1, 1))};
-  return {ptx::add_rn(r.r0, ptx::shfl_sync_bfly(r.r0, 2)),
-          ptx::add_rn(r.r1, ptx::shfl_sync_bfly(r.r1, 2))};
-}
+// The same sums over the first `valid` columns: pads are copies of valid keys (D1) and must not
+// count. Their codes may stay, because their values are zero.
 template <class Score>
-VCA_DEVICE RowPair row_sums(const Score (&s)[64]) {
-  RowPair r = {0.0f, 0.0f};
-#pragma unroll
-  for (int i = 0; i < 64; i += 4)
-    r = {ptx::add_rn(ptx::add_rn(r.r0, get(s[i])), get(s[i + 1])),
-         ptx::add_rn(ptx::add_rn(r.r1, get(s[i + 2])), get(s[i + 3]))};
-  return quad_sum(r);
-}
-// The same over the first `valid` columns: pads are copies of valid keys (D1) and must not count.
-// Their codes may stay, because their values are zero.
-template <class Score>
-VCA_DEVICE RowPair row_sums(const Score (&s)[64], uint32_t valid, uint32_t quad_lane) {
+VCA_DEVICE RowPair masked_sums(const Score (&s)[64], uint32_t valid, uint32_t quad_lane) {
   RowPair r = {0.0f, 0.0f};
 #pragma unroll
   for (int i = 0; i < 64; i += 4) {
@@ -66,7 +58,15 @@ VCA_DEVICE RowPair row_sums(const Score (&s)[64], uint32_t valid, uint32_t quad_
          ptx::add_rn(ptx::add_rn(r.r1, first ? get(s[i + 2]) : 0.0f),
                      second ? get(s[i + 3]) : 0.0f)};
   }
-  return quad_sum(r);
+  return r;
+}
+
+// (r_0 + r_1) + (r_2 + r_3) over the quad.
+VCA_DEVICE RowPair quad_sum(RowPair r) {
+  r = {ptx::add_rn(r.r0, ptx::shfl_sync_bfly(r.r0, 1)),
+       ptx::add_rn(r.r1, ptx::shfl_sync_bfly(r.r1, 1))};
+  return {ptx::add_rn(r.r0, ptx::shfl_sync_bfly(r.r0, 2)),
+          ptx::add_rn(r.r1, ptx::shfl_sync_bfly(r.r1, 2))};
 }
 
 // Codes as the A operand of PV, in the order of pack_codes.
