@@ -66,7 +66,8 @@ TEST(DeviceBugs, B13_ReplayedGraphReadsNewValues) {
 }
 
 TEST(DeviceBugs, B16_NoOutputIsLeftUnwritten) {
-  for (const int32_t recipe : {VCA_RECIPE_VC8, VCA_RECIPE_VC8_TURBO, VCA_RECIPE_VC8_PAPER}) {
+  for (const int32_t recipe :
+       {VCA_RECIPE_VC8, VCA_RECIPE_VC8_TURBO, VCA_RECIPE_VC8_PAPER, VCA_RECIPE_VC8_EXP}) {
     Case c{.name = "B16", .recipe = recipe, .memory = Memory::nhd};
     c.b = 2, c.h_q = c.h_kv = size(3, 1), c.s_q = 70, c.s_kv = 140, c.d = 40;
     Problem p(c, 13);

@@ -10,7 +10,9 @@
 namespace vca::tests {
 namespace {
 
-constexpr int32_t kRecipes[3] = {VCA_RECIPE_VC8, VCA_RECIPE_VC8_TURBO, VCA_RECIPE_VC8_PAPER};
+// With V-Smooth: constant values come back exactly.
+constexpr int32_t kRecipes[] = {VCA_RECIPE_VC8, VCA_RECIPE_VC8_TURBO, VCA_RECIPE_VC8_PAPER,
+                                VCA_RECIPE_VC8_EXP};
 
 struct Exact {
   std::vector<double> o;
