@@ -114,3 +114,19 @@ def minimax_h3_inputs(seed: int = 1) -> dict:
         "audio_indices": rows[tags == 2],
         "text_indices": rows[tags == 1],
     }
+
+
+def wan_for_fidelity() -> tuple:
+    """For `python -m vcattn.fidelity examples/tiny_pipelines.py:wan_for_fidelity`: the pipeline and
+    its inputs; the prompt's characters stand in for a text encoder."""
+    pipe = wan()
+    pipe.set_progress_bar_config(disable=True)
+
+    def inputs(prompt: str, generator: torch.Generator) -> dict:
+        text = torch.Generator().manual_seed(sum(map(ord, prompt)))
+        call = wan_inputs(steps=2)
+        del call["output_type"]
+        call["prompt_embeds"] = torch.randn(1, 24, 32, generator=text)
+        return call | {"generator": generator, "height": 64, "width": 64, "num_frames": 5}
+
+    return pipe, inputs
