@@ -27,8 +27,8 @@ VCA_DEVICE float get(int32_t at) { return ptx::bits_float(static_cast<uint32_t>(
 VCA_DEVICE float get(float at) { return at; }
 
 // `a`: factor of a score, the same for rows r and r + 8 (B4); bias: top - m. Returns this thread's
-// part of both row sums over all 128 columns, ascending: in one go, so that the chains of additions
-// hide between the exponentials.
+// part of both row sums over all 128 columns, ascending: in one block of code, so that ptxas may
+// place the chains of additions between the exponentials.
 template <class Score>
 VCA_DEVICE RowPair exponentials(Score (&s)[64], float a, RowPair bias) {
   const float factor = ptx::mul_rn(a, 0x1p-10f);
