@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's examples do what they show: its C program compiles and runs, its compare command gives a report."""
+"""The README's examples do what they show: its C program compiles and runs, its compare command gives a report,
+its Python runs."""
 
 import os
 import pathlib
@@ -7,6 +8,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = pathlib.Path(os.environ.get("VCATTN_BINARY", ROOT / "build/bin/vcattn")).resolve()
@@ -49,6 +51,14 @@ def test_compare_example(tmp_path):
         assert re.search(rf"^\s*{re.escape(recipe)}\b", done.stdout, flags=re.M), done.stdout
     page = (tmp_path / "report/index.html").read_text(encoding="utf-8")
     assert "<svg" in page and "http://" not in page.replace("http://www.w3.org", "")
+
+
+def test_python_example(tmp_path):
+    (source,) = blocks("python")
+    env = {"PYTHONPATH": str(ROOT / "python"), "PATH": os.environ["PATH"]}
+    done = subprocess.run([sys.executable, "-c", source], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "vc8 (auto: the default on cpu) on cpu/" in done.stdout
 
 
 def test_commands_and_documents_exist():

@@ -246,6 +246,27 @@ def test_set_attention_backend_by_name():
         dispatch._AttentionBackendRegistry.set_active_backend(active)
 
 
+def test_B39_backend_of_a_single_module_is_loaded_when_it_is_set(monkeypatch):
+    model = tiny.wan().transformer
+    inputs = wan_model_inputs() | {"hidden_states": torch.randn(1, 16, 5, 32, 28)}
+    native = run_model(model, inputs)
+    vc.register()
+    model.blocks[1].attn1.set_attention_backend("vcattn")
+    ours = run_model(model, inputs)
+    assert vcattn.last_receipt().shape[3] == 1120 and 0 < error(ours, native) < NEAR
+    # A library that is not there is missed at once, by whoever plugs us in.
+    from vcattn import _capi
+
+    monkeypatch.setenv("VCATTN_LIBRARY", "/nowhere.so")
+    _capi.lib.cache_clear()
+    try:
+        for plug_in in (vc.register, lambda: vc.enable(tiny.wan().transformer)):
+            with pytest.raises(vcattn.LibraryNotFoundError, match="/nowhere.so"):
+                plug_in()
+    finally:
+        _capi.lib.cache_clear()
+
+
 class Largest(torch.utils._python_dispatch.TorchDispatchMode):
     """Bytes of the largest memory behind any result."""
 

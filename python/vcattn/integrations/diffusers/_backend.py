@@ -67,7 +67,10 @@ def _member(name: str, listed: bool) -> Any:
 
 
 def register() -> Any:
-    """Makes ``model.set_attention_backend("vcattn")`` work; may be called again."""
+    """Makes ``model.set_attention_backend("vcattn")`` work, on models and single modules; may be
+    called again. Loads the library, so that one that is missing is missed here and not in the first
+    forward pass (LibraryNotFoundError)."""
+    vcattn.version()
     member = _member(NAME, listed=True)
     if member not in dispatch._AttentionBackendRegistry._backends:
         layer = Layer(NAME, Options(), Clock(), dispatch.AttentionBackendName.NATIVE)
