@@ -25,6 +25,15 @@ if(VCA_SANITIZE)
   target_link_options(vca_flags INTERFACE -fsanitize=${VCA_SANITIZE})
 endif()
 
+if(VCA_FUZZ)
+  if(NOT CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+    message(FATAL_ERROR "VCA_FUZZ needs clang and its libFuzzer (scripts/fuzz.sh sets both up)")
+  endif()
+  # Coverage counters everywhere; libFuzzer's main only in the programs named *_guided.
+  target_compile_options(vca_flags INTERFACE -fsanitize=fuzzer-no-link)
+  target_link_options(vca_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()
+
 # vca_glob(OUT pattern...): sources matching the patterns, seen again at every build; a directory
 # that does not exist gives an empty list.
 macro(vca_glob OUT)

@@ -3,11 +3,12 @@
 """Repeats the demonstration over many seeds: results, table, plot, page.
 
     .venv/bin/python scripts/quality.py [--runs 20] [--recipes ...] [--work out/quality]
+    .venv/bin/python scripts/quality.py --four-bit [--runs 10]     the NVFP4 recipes, a page of their own
 
 Run i uses seed i and the classes of the bundled model in turn. Every run's JSON is kept under --work
 and taken from there when it exists, so an interrupted measurement goes on where it stopped. Writes
 bench/results/quality-YYYYMMDD.json, docs/quality-seeds.png and the tables of docs/quality-seeds.md
-between its markers; the text around them is written by people.
+(quality-4bit-... with --four-bit) between its markers; the text around them is written by people.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 RECIPES = (
     "fp8,sage2,sage2+had,vc8-paper,vc8,vc8+had,vc8-turbo,vc8-hq,vc8-hq+had"
 )
-BASELINE = "sage2"
+FOUR_BIT = "sage3,sage3+had,vc4-paper,vc4,vc4-int8qk,vc4-int8qk+had"
 CLASSES = ("bunny", "cars", "bottles", "nasa", "shapes")
 MEASURES = {
     "psnr": ("PSNR dB", 2),
@@ -60,7 +61,7 @@ def measure(args: argparse.Namespace) -> list[dict]:
     return records
 
 
-def summarise(records: list[dict]) -> dict:
+def summarise(records: list[dict], baseline: str) -> dict:
     """The committed results: settings once, then measures by run and recipe."""
     first = records[0]["result"]
     recipes = [r for r in first["runs"][0]["recipes"] if r != first["reference"]]
@@ -94,7 +95,8 @@ def summarise(records: list[dict]) -> dict:
         "guidance": first["guidance"],
         "reference": first["reference"],
         "runs": runs,
-        "summary": {recipe: summary_of(runs, recipe) for recipe in recipes},
+        "baseline": baseline,
+        "summary": {recipe: summary_of(runs, recipe, baseline) for recipe in recipes},
     }
 
 
@@ -103,27 +105,27 @@ def mean_and_error(values: list[float]) -> tuple[float, float]:
     return statistics.fmean(values), spread / math.sqrt(len(values))
 
 
-def summary_of(runs: list[dict], recipe: str) -> dict:
+def summary_of(runs: list[dict], recipe: str, baseline: str) -> dict:
     summary: dict = {}
     for key in MEASURES:
         values = [run["recipes"][recipe][key] for run in runs]
         values = [v for v in values if v is not None]
         summary[key] = statistics.fmean(values) if values else None
     psnr = [run["recipes"][recipe]["psnr"] for run in runs]
-    base = [run["recipes"][BASELINE]["psnr"] for run in runs]
+    base = [run["recipes"][baseline]["psnr"] for run in runs]
     gain = [a - b for a, b in zip(psnr, base) if a is not None and b is not None]
     summary["psnr_standard_error"] = mean_and_error([p for p in psnr if p is not None])[1]
     mean, error = mean_and_error(gain)
-    summary[f"gain_over_{BASELINE}"] = {"mean": mean, "standard_error": error,
+    summary[f"gain_over_{baseline}"] = {"mean": mean, "standard_error": error,
                                         "wins": sum(g > 0 for g in gain), "runs": len(gain)}  # fmt: skip
     logs = [
         math.log(run["recipes"][recipe]["latent_error_first_step"])
-        - math.log(run["recipes"][BASELINE]["latent_error_first_step"])
+        - math.log(run["recipes"][baseline]["latent_error_first_step"])
         for run in runs
     ]
     mean, error = mean_and_error(logs)
     # The least noisy figure: before the sampler amplifies anything.
-    summary[f"first_step_error_over_{BASELINE}"] = {
+    summary[f"first_step_error_over_{baseline}"] = {
         "ratio": math.exp(mean), "standard_error": math.expm1(error), "wins": sum(v < 0 for v in logs)
     }  # fmt: skip
     # Geometric, because errors of single runs spread over a factor of ten.
@@ -136,19 +138,20 @@ def summary_of(runs: list[dict], recipe: str) -> dict:
 
 
 def table(results: dict) -> str:
+    baseline = results["baseline"]
     columns = [m for m in MEASURES if any(s[m] is not None for s in results["summary"].values())]
-    head = ["recipe", *(MEASURES[m][0] for m in columns), f"PSNR − {BASELINE}", "wins",
-            f"step-1 error / {BASELINE}", "state error, step 1", "last step",
+    head = ["recipe", *(MEASURES[m][0] for m in columns), f"PSNR − {baseline}", "wins",
+            f"step-1 error / {baseline}", "state error, step 1", "last step",
             "V energy removed"]  # fmt: skip
     lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
     for recipe, summary in results["summary"].items():
-        gain = summary[f"gain_over_{BASELINE}"]
-        own = recipe == BASELINE
+        gain = summary[f"gain_over_{baseline}"]
+        own = recipe == baseline
         row = [f"`{recipe}`"]
         row += [f"{summary[m]:.{MEASURES[m][1]}f}" for m in columns]
         row += ["–" if own else f"{gain['mean']:+.2f} ± {gain['standard_error']:.2f}"]
         row += ["–" if own else f"{gain['wins']} of {gain['runs']}"]
-        first = summary[f"first_step_error_over_{BASELINE}"]
+        first = summary[f"first_step_error_over_{baseline}"]
         row += ["–" if own else f"{first['ratio']:.2f} ± {100 * first['standard_error']:.0f} %"]
         row += [f"{summary[k]:.1e}" for k in ("latent_error_first_step", "latent_error")]
         energy = summary["energy_removed"]
@@ -196,19 +199,24 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--vcattn", default=ROOT / "build" / "bin" / "vcattn")
     parser.add_argument("--runs", type=int, default=20, help="runs; 8 or more for a result to keep")
-    parser.add_argument("--recipes", default=RECIPES)
-    parser.add_argument("--work", type=pathlib.Path, default=ROOT / "out" / "quality")
+    parser.add_argument("--four-bit", action="store_true", help="NVFP4 recipes against sage3")
+    parser.add_argument("--recipes", help="comma-separated; default: " + RECIPES)
+    parser.add_argument("--work", type=pathlib.Path, help="default: out/quality, out/quality-4bit")
     parser.add_argument("--results", type=pathlib.Path, default=ROOT / "bench" / "results")
     parser.add_argument("--docs", type=pathlib.Path, default=ROOT / "docs")
     args = parser.parse_args()
-    if BASELINE not in args.recipes.split(","):
-        parser.error(f"--recipes must hold {BASELINE}, which the others are compared with")
-    results = summarise(measure(args))
+    baseline, kind, page = ("sage3", "quality-4bit", "quality-4bit") if args.four_bit else (
+        "sage2", "quality", "quality-seeds")  # fmt: skip
+    args.recipes = args.recipes or (FOUR_BIT if args.four_bit else RECIPES)
+    args.work = args.work or ROOT / "out" / kind
+    if baseline not in args.recipes.split(","):
+        parser.error(f"--recipes must hold {baseline}, which the others are compared with")
+    results = summarise(measure(args), baseline)
     for folder in (args.results, args.docs):
         folder.mkdir(parents=True, exist_ok=True)
-    target = args.results / f"quality-{results['date'].replace('-', '')}.json"
+    target = args.results / f"{kind}-{results['date'].replace('-', '')}.json"
     target.write_text(json.dumps(results, indent=1) + "\n")
-    plot(results, args.docs / "quality-seeds.png")
+    plot(results, args.docs / f"{page}.png")
     model = results["model"]
     intro = (
         f"{len(results['runs'])} runs, {results['date']}, specification {results['spec_version']}, "
@@ -216,10 +224,10 @@ def main() -> int:
         f"{model['heads']} heads, {results['denoising_steps']} steps. Raw numbers: "
         f"[`bench/results/{target.name}`](../bench/results/{target.name})."
     )
-    text = f"{intro}\n\n![PSNR by recipe](quality-seeds.png)\n\n{table(results)}"
-    update_page(text, args.docs / "quality-seeds.md")
+    text = f"{intro}\n\n![PSNR by recipe]({page}.png)\n\n{table(results)}"
+    update_page(text, args.docs / f"{page}.md")
     print(table(results))
-    print(f"\nwritten: {target}, {args.docs / 'quality-seeds.md'}")
+    print(f"\nwritten: {target}, {args.docs / page}.md")
     return 0
 
 

@@ -69,7 +69,13 @@ typedef enum vca_recipe {
   VCA_RECIPE_VC8_TURBO = 8,  /* ExpCast against the running row maximum: fastest */
   VCA_RECIPE_VC8_HQ = 9,     /* INT8 V and 8-bit unsigned P: most faithful */
   VCA_RECIPE_VC8_FP8QK = 10, /* vc8 with E4M3 QK (chips without fast INT8) */
-  VCA_RECIPE_VC8_FP8QK_PAPER = 11
+  VCA_RECIPE_VC8_FP8QK_PAPER = 11,
+  /* NVFP4 recipes: on the CPU only in this version */
+  VCA_RECIPE_FP4 = 12,       /* naive NVFP4 for Q, K, P (one level) and V */
+  VCA_RECIPE_SAGE3 = 13,     /* NVFP4 with Q and K means, two-level P */
+  VCA_RECIPE_VC4_PAPER = 14, /* the published VC-Attention, 4 bit: sage3 with V-Smooth */
+  VCA_RECIPE_VC4 = 15,       /* NVFP4, K mean, Hadamard, V-Smooth, micro-scale of three */
+  VCA_RECIPE_VC4_INT8QK = 16 /* vc4 with INT8 QK: much more faithful */
 } vca_recipe;
 
 /* How keys and values are reordered before value blocks are formed: docs/grouping.md. */

@@ -10,6 +10,7 @@
 #include <optional>
 
 #include "core/checked.hpp"
+#include "core/delta.hpp"
 #include "core/exact.hpp"
 #include "core/output.hpp"
 #include "core/parallel.hpp"
@@ -156,25 +157,101 @@ void prepare_units(const Request& request, const Layout& layout, uint8_t* base, 
   });
 }
 
+namespace {
+
+// Scores of the query means for the tiles of [first, last): rows of the matrix in the order of the
+// tiles, each shared by the tiles of 128 queries.
+class DeltaChunk {
+ public:
+  DeltaChunk(const Request& request, const Layout& layout, uint8_t* base,
+             const std::vector<Tile>& tiles, int64_t first, int64_t last) {
+    for (int64_t i = first; i < last; ++i) {
+      const Tile& t = tiles[static_cast<size_t>(i)];
+      if (rows_.empty() || starts_row(tiles, i)) {
+        rows_.push_back({&t, size_});
+        size_ += layout.kv(base, t.unit).n_cols();
+      }
+      offset_.push_back(rows_.back().offset);
+    }
+    values_.resize(static_cast<size_t>(size_));
+    parallel_for(static_cast<int64_t>(rows_.size()), request.threads, [&](int64_t i, int) {
+      const Row& row = rows_[static_cast<size_t>(i)];
+      const Tile& t = *row.tile;
+      const spec::KvOperands kv = layout.kv(base, t.unit);
+      const spec::QOperands q = layout.q(base, t.unit, t.q_head);
+      const float* mean = q.q_mean + q.mean_row(t.row0) * q.d_pad;
+      for (int64_t j = 0; j < kv.n_blocks; ++j)
+        spec::mean_scores(kv, mean, j, values_.data() + row.offset + j * spec::kBlock);
+    });
+  }
+  // Of tile `first + i`.
+  const float* of(int64_t i) const { return values_.data() + offset_[static_cast<size_t>(i)]; }
+
+  static bool starts_row(const std::vector<Tile>& tiles, int64_t i) {
+    if (i == 0) return true;
+    const Tile &t = tiles[static_cast<size_t>(i)], &before = tiles[static_cast<size_t>(i - 1)];
+    return t.unit != before.unit || t.q_head != before.q_head ||
+           t.row0 / spec::kBlock != before.row0 / spec::kBlock;
+  }
+
+ private:
+  struct Row {
+    const Tile* tile;
+    int64_t offset;
+  };
+  std::vector<Row> rows_;
+  std::vector<int64_t> offset_;  // by tile
+  std::vector<float> values_;
+  int64_t size_ = 0;
+};
+
+// Ends of the pieces of the tile list whose query means are handled together.
+std::vector<int64_t> tile_chunks(const Request& request, const Layout& layout, uint8_t* base,
+                                 const std::vector<Tile>& tiles) {
+  const auto n = static_cast<int64_t>(tiles.size());
+  if (!request.problem.recipe->q_mean)
+    return n > 0 ? std::vector<int64_t>{n} : std::vector<int64_t>{};
+  std::vector<int64_t> starts, bytes;
+  for (int64_t i = 0; i < n; ++i) {
+    if (!DeltaChunk::starts_row(tiles, i)) continue;
+    starts.push_back(i);
+    bytes.push_back(layout.kv(base, tiles[static_cast<size_t>(i)].unit).n_cols() *
+                    static_cast<int64_t>(sizeof(float)));
+  }
+  std::vector<int64_t> ends = delta_chunk_ends(bytes, delta_cap_bytes());
+  for (int64_t& end : ends)
+    end = end < static_cast<int64_t>(starts.size()) ? starts[static_cast<size_t>(end)] : n;
+  return ends;
+}
+
+}  // namespace
+
 void attend_units(const Request& request, cpu::Isa isa, const Layout& layout, uint8_t* base,
                   int64_t first, int64_t last) {
   const spec::Problem& p = request.problem;
   const std::vector<Tile> tiles = tiles_of(request, first, last);
-  const auto n = static_cast<int64_t>(tiles.size());
-  const int threads = static_cast<int>(std::min<int64_t>(request.threads, n));
+  const int threads =
+      static_cast<int>(std::min<int64_t>(request.threads, static_cast<int64_t>(tiles.size())));
   std::vector<cpu::Scratch> scratch(static_cast<size_t>(std::max(threads, 0)));
-  parallel_for(n, threads, [&](int64_t i, int thread) {
-    const Tile& t = tiles[static_cast<size_t>(i)];
-    const spec::SubProblem& sub = p.subs[static_cast<size_t>(unit_sub(request, t.unit))];
-    cpu::Scratch& s = scratch[static_cast<size_t>(thread)];
-    cpu::attend_tile(isa, p, layout.kv(base, t.unit), layout.q(base, t.unit, t.q_head), t.row0,
-                     t.rows, request.lse(), s);
-    for (int r = 0; r < t.rows; ++r) {
-      const int64_t row = sub.q_begin + t.row0 + r;
-      store_row(request.desc.o, sub.batch, t.q_head, row, s.o + r * p.d);
-      if (request.lse()) request.desc.lse[(sub.batch * p.h_q + t.q_head) * p.s_q + row] = s.lse[r];
-    }
-  });
+  int64_t begin = 0;
+  for (const int64_t end : tile_chunks(request, layout, base, tiles)) {
+    std::optional<DeltaChunk> delta;
+    if (p.recipe->q_mean) delta.emplace(request, layout, base, tiles, begin, end);
+    parallel_for(end - begin, threads, [&](int64_t i, int thread) {
+      const Tile& t = tiles[static_cast<size_t>(begin + i)];
+      const spec::SubProblem& sub = p.subs[static_cast<size_t>(unit_sub(request, t.unit))];
+      cpu::Scratch& s = scratch[static_cast<size_t>(thread)];
+      cpu::attend_tile(isa, p, layout.kv(base, t.unit), layout.q(base, t.unit, t.q_head), t.row0,
+                       t.rows, delta ? delta->of(i) : nullptr, request.lse(), s);
+      for (int r = 0; r < t.rows; ++r) {
+        const int64_t row = sub.q_begin + t.row0 + r;
+        store_row(request.desc.o, sub.batch, t.q_head, row, s.o + r * p.d);
+        if (request.lse())
+          request.desc.lse[(sub.batch * p.h_q + t.q_head) * p.s_q + row] = s.lse[r];
+      }
+    });
+    begin = end;
+  }
 }
 
 void prepare(const Request& request, void* workspace, size_t bytes) {

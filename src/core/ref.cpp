@@ -14,6 +14,7 @@
 #include "core/status.hpp"
 #include "core/structs.hpp"
 #include "spec/attention.hpp"
+#include "spec/mma_fp4.hpp"
 
 namespace vca::core {
 namespace {
@@ -69,8 +70,16 @@ void check_rows(const spec::Problem& p, int64_t b, int64_t h, int64_t row0, int6
   }
 }
 
+void check_target(const spec::Recipe& r, spec::Target target) {
+  if (!r.four_bit() || spec::has_nvfp4(target)) return;
+  fail(VCA_ERR_UNSUPPORTED, {"recipe `" + std::string(r.name) + "` needs NVFP4 matrix instructions",
+                             "target " + std::string(spec::to_string(target)) + ", which has none",
+                             "cpu, sm100, sm103, sm120", ""});
+}
+
 void check_outputs(const spec::Recipe& r, const vca_ref_io& io) {
   const bool codes = io.codes != nullptr || io.codes_in != nullptr;
+  // NVFP4 codes are elements under micro-scales; these arrays hold one byte a key.
   if ((codes && !r.has_codes()) ||
       (r.id == spec::RecipeId::exact && (io.s != nullptr || io.m != nullptr || io.r != nullptr))) {
     invalid("recipe `" + std::string(r.name) + "` has no such intermediate value",
@@ -202,6 +211,7 @@ void ref_attn(const Request& request, int32_t target, int64_t b, int64_t h, int6
   const spec::Problem& p = request.problem;
   const spec::Target chip = resolve_target(target);
   check_rows(p, b, h, row0, nrows);
+  check_target(*p.recipe, chip);
   check_outputs(*p.recipe, io);
   if (nrows == 0) return;
   int64_t index = 0;

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 
+#include "core/delta.hpp"
 #include "core/names.hpp"
 #include "core/status.hpp"
 #include "gpu/backend.hpp"
@@ -64,6 +65,7 @@ Selection select(const Request& request) {
 }
 
 cpu::Isa select_isa(const Request& request) {
+  if (request.problem.recipe->q_mean) delta_cap_bytes();  // a bad value is refused before any work
   const Selection s = select(request);
   if (s.chosen < 0) {
     fail(VCA_ERR_UNSUPPORTED,
@@ -91,6 +93,10 @@ const char* mma_text(const spec::Recipe& r) {
   if (r.id == spec::RecipeId::exact) return "fp64";
   if (r.id == spec::RecipeId::bf16) return "QK serial_f32, PV serial_f32";
   if (r.v == spec::VFormat::int8_smooth) return "QK exact_int32, PV exact_int32, means serial_f32";
+  if (r.fp4_v()) {
+    return r.integer_scores() ? "QK exact_int32, PV serial_f32 on decoded NVFP4"
+                              : "QK serial_f32, PV serial_f32 on decoded NVFP4";
+  }
   if (r.qk != spec::QkFormat::int8)
     return r.v_smooth() ? "QK serial_f32, PV serial_f32, means serial_f32"
                         : "QK serial_f32, PV serial_f32";

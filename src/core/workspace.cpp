@@ -38,13 +38,14 @@ int64_t kv_bytes(const spec::KvSizes& s) {
   return array_bytes(s.order, 4) + array_bytes(s.k_codes, 1) + array_bytes(s.k_scale, 4) +
          array_bytes(s.v_codes, 1) + array_bytes(s.mu, 4) + array_bytes(s.v_scale, 4) +
          array_bytes(s.s_v, 4) + array_bytes(s.k_offset, 4) + array_bytes(s.k_real, 4) +
-         array_bytes(s.v_real, 4) +
+         array_bytes(s.v_real, 4) + array_bytes(s.k_micro, 1) + array_bytes(s.v_micro, 1) +
          array_bytes(1, static_cast<int64_t>(sizeof(spec::KvOperands::Stats)));
 }
 
 int64_t q_bytes(const spec::QSizes& s) {
   return array_bytes(s.q_codes, 1) + array_bytes(s.q_scale, 4) + array_bytes(s.qk_offset, 4) +
-         array_bytes(s.q_real, 4) + array_bytes(s.max_q_scale, 4);
+         array_bytes(s.q_real, 4) + array_bytes(s.max_q_scale, 4) + array_bytes(s.q_micro, 1) +
+         array_bytes(s.q_mean, 4);
 }
 
 }  // namespace
@@ -124,6 +125,8 @@ spec::KvOperands Layout::kv(uint8_t* base, int64_t unit) const {
   kv.k_offset = carver.take<float>(s.kv.k_offset);
   kv.k_real = carver.take<float>(s.kv.k_real);
   kv.v_real = carver.take<float>(s.kv.v_real);
+  kv.k_micro = carver.take<uint8_t>(s.kv.k_micro);
+  kv.v_micro = carver.take<uint8_t>(s.kv.v_micro);
   kv.stats = carver.take<spec::KvOperands::Stats>(1);
   return kv;
 }
@@ -142,6 +145,8 @@ spec::QOperands Layout::q(uint8_t* base, int64_t unit, int64_t q_head) const {
   q.qk_offset = carver.take<float>(s.q.qk_offset);
   q.q_real = carver.take<float>(s.q.q_real);
   q.max_q_scale = carver.take<float>(s.q.max_q_scale);
+  q.q_micro = carver.take<uint8_t>(s.q.q_micro);
+  q.q_mean = carver.take<float>(s.q.q_mean);
   return q;
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "spec/arith.hpp"
+#include "spec/fp4.hpp"
 
 namespace vca::cpu {
 namespace {
@@ -19,6 +20,7 @@ using spec::VFormat;
 
 QkKind qk_kind(const Recipe& r) {
   if (r.qk == QkFormat::int8) return kQkInt8;
+  if (r.qk == QkFormat::nvfp4) return kQkFp4;
   return r.qk == QkFormat::bf16 ? kQkBf16 : kQkE4m3;
 }
 
@@ -30,6 +32,10 @@ PKind p_kind(const Recipe& r) {
       return kPCastE4m3;
     case PMap::cast_u8:
       return kPCastU8;
+    case PMap::nvfp4:
+      return kPFp4;
+    case PMap::nvfp4_folded:
+      return kPFp4Folded;
     default:
       return kPFp32;
   }
@@ -37,12 +43,22 @@ PKind p_kind(const Recipe& r) {
 
 VKind v_kind(const Recipe& r) {
   if (r.v == VFormat::int8_smooth) return kVInt8;
+  if (r.fp4_v()) return kVFp4;
   return r.v == VFormat::bf16 ? kVBf16 : kVE4m3;
 }
 
 OrderKind order_kind(const Recipe& r) {
-  if (!r.v_smooth()) return kOrderPlain;
-  return r.reference == Reference::block_max ? kOrderLocal : kOrderRunning;
+  switch (r.flow()) {
+    case spec::Flow::plain:
+      return kOrderPlain;
+    case spec::Flow::means:
+      return kOrderMeans;
+    case spec::Flow::local:
+      return kOrderLocal;
+    case spec::Flow::running:
+      break;
+  }
+  return kOrderRunning;
 }
 
 TileFunction tile_function(Isa isa) {
@@ -109,7 +125,8 @@ std::string isa_refusal(Isa isa) {
 }
 
 void attend_tile(Isa isa, const spec::Problem& p, const spec::KvOperands& kv,
-                 const spec::QOperands& q, int64_t row0, int rows, bool lse, Scratch& scratch) {
+                 const spec::QOperands& q, int64_t row0, int rows, const float* delta, bool lse,
+                 Scratch& scratch) {
   if (kv.n_blocks == 0) {
     empty_tile(p, rows, scratch);
     return;
@@ -138,11 +155,17 @@ void attend_tile(Isa isa, const spec::Problem& p, const spec::KvOperands& kv,
   task.mu = kv.mu;
   task.v_scale = kv.v_scale;
   task.s_v = kv.s_v;
+  task.k_micro = kv.k_micro;
+  task.v_micro = kv.v_micro;
+  task.delta = delta;
   task.rows = rows;
-  task.q_codes = q.q_codes != nullptr ? q.q_codes + row0 * q.d_pad : nullptr;
+  const int64_t row_bytes = r.qk == QkFormat::nvfp4 ? q.d_pad / 2 : q.d_pad;
+  task.q_codes = q.q_codes != nullptr ? q.q_codes + row0 * row_bytes : nullptr;
+  task.q_micro = q.q_micro != nullptr ? q.q_micro + row0 * (q.d_pad / spec::kMicroGroup) : nullptr;
   task.q_real = q.q_real != nullptr ? q.q_real + row0 * q.d_pad : nullptr;
   task.q_unit = unit;
   task.exp2_fractions = spec::kExp2FractionBits.data();
+  task.log_scales = spec::ue4m3_log_table().data();
   task.o = scratch.o;
   task.l = scratch.l;
   task.m_run = scratch.m_run;

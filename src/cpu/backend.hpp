@@ -38,8 +38,11 @@ class Scratch {
 };
 
 // Rows [row0, row0 + rows) of one head, rows <= kTileRows, into scratch.o ([rows][d]), scratch.l
-// and, when the operands hold q.k_offset, scratch.lse. Not for the recipe `exact`.
+// and, when the operands hold q.k_offset, scratch.lse. Not for the recipe `exact`. With q means all
+// rows share one of them, and `delta` holds its scores, one a column (spec::mean_scores); else
+// null.
 void attend_tile(Isa isa, const spec::Problem& p, const spec::KvOperands& kv,
-                 const spec::QOperands& q, int64_t row0, int rows, bool lse, Scratch& scratch);
+                 const spec::QOperands& q, int64_t row0, int rows, const float* delta, bool lse,
+                 Scratch& scratch);
 
 }  // namespace vca::cpu

@@ -13,11 +13,11 @@ namespace vca::cpu {
 constexpr int kTileRows = 64;    // query rows of a tile, whatever the vector width
 constexpr int kTileBlock = 128;  // keys of a block
 
-enum QkKind : int { kQkInt8, kQkE4m3, kQkBf16 };
-enum PKind : int { kPExpCast, kPCastE4m3, kPCastU8, kPFp32 };
-enum VKind : int { kVE4m3, kVInt8, kVBf16 };
-// The three L2 orders of src/spec/attention.hpp.
-enum OrderKind : int { kOrderPlain, kOrderLocal, kOrderRunning };
+enum QkKind : int { kQkInt8, kQkE4m3, kQkBf16, kQkFp4 };
+enum PKind : int { kPExpCast, kPCastE4m3, kPCastU8, kPFp32, kPFp4, kPFp4Folded };
+enum VKind : int { kVE4m3, kVInt8, kVBf16, kVFp4 };
+// The L2 orders of src/spec/attention.hpp.
+enum OrderKind : int { kOrderPlain, kOrderLocal, kOrderRunning, kOrderMeans };
 
 // Up to kTileRows query rows of one head against all keys of its sub-problem.
 struct TileTask {
@@ -41,12 +41,17 @@ struct TileTask {
   const float* mu;
   const float* v_scale;
   const float* s_v;
+  const uint8_t* k_micro;  // NVFP4: micro-scales of 16 channels, pitch d_pad / 16
+  const uint8_t* v_micro;  // NVFP4: micro-scales of 16 keys by channel
+  const float* delta;      // scores of the tile's query mean, one a column; null without
 
   int rows;                // 1 .. kTileRows
   const uint8_t* q_codes;  // of the first row, pitch d_pad
   const float* q_real;
+  const uint8_t* q_micro;
   const float* q_unit;             // [rows] factor of a row's scores
   const uint32_t* exp2_fractions;  // the specification's table of 2^(-k/128)
+  const float* log_scales;         // the specification's table of 8 log2(UE4M3 code)
 
   float* o;      // out: [rows][head_dim]
   float* l;      // out: [rows]

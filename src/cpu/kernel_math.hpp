@@ -58,6 +58,35 @@ inline Vf decode_e4m3(Vi code) {
   return from_bits(or_bits(bits(value), shift_left<24>(and_bits(code, set1_bits(0x80u)))));
 }
 
+// The values of E2M1 codes, one a lane.
+inline Vf decode_e2m1(Vi code) {
+  const Vi magnitude = and_bits(code, set1_bits(7u));
+  // From 1 up a code is the exponent and the one mantissa bit of an FP32; below it is a half.
+  const Vf normal = from_bits(add_bits(shift_left<22>(magnitude), set1_bits(126u << 23)));
+  const Vf whole = sub(from_bits(add_bits(magnitude, set1_bits(0x4B400000u))), set1(12582912.0f));
+  const Vf value = select_ge(normal, set1(1.0f), normal, mul(whole, set1(0.5f)));
+  return from_bits(or_bits(bits(value), shift_left<28>(and_bits(code, set1_bits(8u)))));
+}
+
+// Element * micro-scale of one row, both exact in FP32. Byte c holds channels c and c + dims/2
+// (src/spec/fp4.hpp). step = 16: one scale for 16 channels (keys, queries); 1: one for each
+// (values).
+inline void decode_fp4_row(const uint8_t* codes, const uint8_t* micro, int step, int dims,
+                           float* out) {
+  const int half = dims / 2;
+  for (int c = 0; c < half; c += kLanes) {
+    const Vi both = load_u8(codes + c);
+    for (int part = 0; part < 2; ++part) {
+      const int channel = c + part * half;
+      const Vf element =
+          decode_e2m1(part == 0 ? and_bits(both, set1_bits(15u)) : shift_right<4>(both));
+      const Vf scale = step == 1 ? decode_e4m3(load_u8(micro + channel))
+                                 : decode_e4m3(set1_bits(micro[channel / step]));
+      store(out + channel, mul(element, scale));
+    }
+  }
+}
+
 inline void decode_row(bool e4m3, const uint8_t* codes, int dims, float* out) {
   for (int i = 0; i < dims; i += kLanes)
     store(out + i, e4m3 ? decode_e4m3(load_u8(codes + i)) : load_i8(codes + i));
@@ -108,4 +137,13 @@ inline Vf round_e4m3(Vf e) {
   const Vf small = sub(add(e, set1(16384.0f)), set1(16384.0f));
   const Vf value = select_ge(e, set1(0x1p-6f), from_bits(rounded), small);
   return select_ge(e, set1(448.0f), set1(448.0f), value);
+}
+
+// decode(e2m1_encode(e)) for e >= 0: steps of 0.5 below 2, of 1 below 4, of 2 above.
+inline Vf round_e2m1(Vf e) {
+  const Vf half = set1(12582912.0f * 0.5f), one = set1(12582912.0f), two = set1(12582912.0f * 2.0f);
+  const Vf x = min_or_b(e, set1(6.0f));
+  const Vf fine = sub(add(x, half), half), middle = sub(add(x, one), one);
+  const Vf coarse = sub(add(x, two), two);
+  return select_ge(x, set1(4.0f), coarse, select_ge(x, set1(2.0f), middle, fine));
 }

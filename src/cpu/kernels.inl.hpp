@@ -22,6 +22,7 @@ namespace {
 constexpr int kMaxDims = 128;
 constexpr int kVectors = kTileRows / kLanes;  // vectors of a tile's rows
 constexpr int kGroup = 8;                     // blocks between two mean restores
+constexpr int kMicroGroup = 16;               // NVFP4 elements under one micro-scale
 
 struct Scratch {
   float q[kMaxDims][kTileRows];     // Q^T; with integer dot products also as packed bytes
@@ -60,13 +61,15 @@ inline void product_block(const float (*a)[kTileRows], int row, const float* b, 
   }
 }
 
+// `delta` (null: zeros): what the scores of each key start from.
 template <bool kExactProducts>
-void scores_fp32(Scratch& t, int dims) {
+void scores_fp32(Scratch& t, int dims, const float* delta) {
   for (int n = 0; n < kTileBlock; n += kColumnBlock)
     for (int row = 0; row < kTileRows; row += kRowBlock * kLanes) {
       Vf acc[kColumnBlock][kRowBlock];
-      for (auto& column : acc)
-        for (Vf& x : column) x = set1(0.0f);
+      for (int c = 0; c < kColumnBlock; ++c)
+        for (int r = 0; r < kRowBlock; ++r)
+          acc[c][r] = set1(delta != nullptr ? delta[n + c] : 0.0f);
       product_block<kExactProducts>(t.q, row, t.k[n], 1, kMaxDims, dims, acc);
       for (int c = 0; c < kColumnBlock; ++c)
         for (int r = 0; r < kRowBlock; ++r) store(&t.s[n + c][row + r * kLanes], acc[c][r]);
@@ -75,6 +78,7 @@ void scores_fp32(Scratch& t, int dims) {
 
 template <OrderKind kOrder, bool kExactProducts>
 void accumulate_output(Scratch& t, const TileTask& task, int64_t block, int n_valid) {
+  const float* mu = kOrder == kOrderMeans ? task.mu + block * task.d_pad : nullptr;
   const float* v_scale = task.v == kVInt8 ? task.v_scale + block * task.d_pad : nullptr;
   for (int d = 0; d < task.head_dim; d += kColumnBlock)
     for (int row = 0; row < kTileRows; row += kRowBlock * kLanes) {
@@ -82,8 +86,11 @@ void accumulate_output(Scratch& t, const TileTask& task, int64_t block, int n_va
       for (int c = 0; c < kColumnBlock; ++c)
         for (int r = 0; r < kRowBlock; ++r) {
           const int at = row + r * kLanes;
-          acc[c][r] =
-              kOrder == kOrderRunning ? mul(load(&t.o[d + c][at]), load(&t.alpha[at])) : set1(0.0f);
+          acc[c][r] = set1(0.0f);
+          if (kOrder == kOrderRunning || kOrder == kOrderMeans)
+            acc[c][r] = mul(load(&t.o[d + c][at]), load(&t.alpha[at]));
+          if (kOrder == kOrderMeans)
+            acc[c][r] = fma_rn(load(&t.sum[at]), set1(mu[d + c]), acc[c][r]);
         }
       product_block<kExactProducts>(t.s, row, &t.v[0][d], kMaxDims, 1, n_valid, acc);
       for (int c = 0; c < kColumnBlock; ++c)
@@ -192,6 +199,59 @@ void block_factors(Scratch& t, const TileTask& task, int64_t block) {
   }
 }
 
+// NVFP4 codes of 16 keys and the group's share of the sum, from s[0 .. count) = code units.
+template <PKind kP>
+void fp4_group(Scratch& t, const TileTask& task, int n0, int count, int row, Vf& sum) {
+  Vf top = load(&t.s[n0][row]);
+  for (int n = 1; n < count; ++n) top = max_or_b(top, load(&t.s[n0 + n][row]));
+  const Vf largest = exp2_cpu(mul(top, set1(0.125f)));
+  Vf scale = round_e4m3(mul(largest, set1(1.0f / 6.0f)));
+  Vf terms = set1(0.0f);
+  if constexpr (kP == kPFp4Folded) {
+    scale = max_or_b(scale, set1(0x1p-9f));  // code 1
+    alignas(64) float log_scale[kLanes];
+    store(log_scale, scale);
+    for (float& x : log_scale) {
+      const uint32_t code = x < 0x1p-6f ? (uint32_t)(x * 512.0f) : (word(x) >> 20) - (120u << 3);
+      x = task.log_scales[code];
+    }
+    const Vf fold = load(log_scale);
+    for (int n = 0; n < count; ++n) {
+      float* s = &t.s[n0 + n][row];
+      const Vf e = exp2_cpu(mul(sub(load(s), fold), set1(0.125f)));
+      terms = add(terms, e);
+      store(s, mul(round_e2m1(e), scale));
+    }
+    terms = mul(scale, terms);
+  } else {
+    // A scale of zero gives zero codes: 1/0 is never used.
+    const Vf inverse = select_ge(scale, set1(0x1p-9f),
+                                 div(set1(1.0f), max_or_b(scale, set1(0x1p-9f))), set1(0.0f));
+    for (int n = 0; n < count; ++n) {
+      float* s = &t.s[n0 + n][row];
+      const Vf e = exp2_cpu(mul(load(s), set1(0.125f)));
+      terms = add(terms, e);
+      store(s, mul(round_e2m1(mul(e, inverse)), scale));
+    }
+  }
+  sum = add(sum, terms);
+}
+
+template <PKind kP>
+void fp4_probabilities(Scratch& t, const TileTask& task, int n_valid) {
+  for (int row = 0; row < kTileRows; row += kLanes) {
+    const Vf bias = load(&t.bias[row]);
+    Vf sum = set1(0.0f);
+    for (int n0 = 0; n0 < n_valid; n0 += kMicroGroup) {
+      const int count = n_valid - n0 < kMicroGroup ? n_valid - n0 : kMicroGroup;
+      for (int n = n0; n < n0 + count; ++n)
+        store(&t.s[n][row], fma_rn(load(&t.s[n][row]), load(&t.a[n % 8 / 2][row]), bias));
+      fp4_group<kP>(t, task, n0, count, row, sum);
+    }
+    store(&t.sum[row], sum);
+  }
+}
+
 template <PKind kP>
 void probabilities(Scratch& t, int n_valid) {
   for (int row = 0; row < kTileRows; row += kLanes) {
@@ -227,7 +287,7 @@ void accumulate_sums(Scratch& t, const TileTask& task, int64_t block) {
   const int slot = (int)(block % kGroup);
   for (int row = 0; row < kTileRows; row += kLanes) {
     const Vf alpha = load(&t.alpha[row]), sum = load(&t.sum[row]);
-    if (task.order_kind == kOrderPlain) {
+    if (task.order_kind == kOrderPlain || task.order_kind == kOrderMeans) {
       store(&t.l[0][row], add(mul(load(&t.l[0][row]), alpha), sum));
       continue;
     }
@@ -292,6 +352,9 @@ void start(Scratch& t, const TileTask& task) {
     const int64_t at = (int64_t)row * task.d_pad;
     if (task.qk == kQkBf16) {
       copy_row(task.q_real + at, task.d_pad, decoded);
+    } else if (task.qk == kQkFp4) {
+      decode_fp4_row(task.q_codes + at / 2, task.q_micro + at / kMicroGroup, kMicroGroup,
+                     task.d_pad, decoded);
     } else {
       decode_row(task.qk == kQkE4m3, task.q_codes + at, task.d_pad, decoded);
     }
@@ -304,11 +367,18 @@ void decode_block(Scratch& t, const TileTask& task, int64_t block) {
     const int64_t at = (block * kTileBlock + n) * task.d_pad;
     if (task.qk == kQkBf16) {
       copy_row(task.k_real + at, task.d_pad, t.k[n]);
+    } else if (task.qk == kQkFp4) {
+      decode_fp4_row(task.k_codes + at / 2, task.k_micro + at / kMicroGroup, kMicroGroup,
+                     task.d_pad, t.k[n]);
     } else if (task.qk == kQkE4m3 || !kHasDot4) {
       decode_row(task.qk == kQkE4m3, task.k_codes + at, task.d_pad, t.k[n]);
     }
     if (task.v == kVBf16) {
       copy_row(task.v_real + at, task.d_pad, t.v[n]);
+    } else if (task.v == kVFp4) {
+      const int64_t group = (block * kTileBlock + n) / kMicroGroup;
+      decode_fp4_row(task.v_codes + at / 2, task.v_micro + group * task.d_pad, 1, task.d_pad,
+                     t.v[n]);
     } else {
       decode_row(task.v == kVE4m3, task.v_codes + at, task.d_pad, t.v[n]);
     }
@@ -338,9 +408,10 @@ void run_block(Scratch& t, const TileTask& task, int64_t block) {
   if (kHasDot4 && task.qk == kQkInt8) {
     scores_int8(t, task, task.k_codes + block * kTileBlock * task.d_pad);
   } else if (task.qk == kQkBf16) {
-    scores_fp32<false>(t, task.qk_dims);
+    scores_fp32<false>(t, task.qk_dims, nullptr);
   } else {
-    scores_fp32<true>(t, task.qk_dims);
+    scores_fp32<true>(t, task.qk_dims,
+                      task.delta != nullptr ? task.delta + block * kTileBlock : nullptr);
   }
   block_maxima(t);
   block_factors(t, task, block);
@@ -357,11 +428,20 @@ void run_block(Scratch& t, const TileTask& task, int64_t block) {
     case kPFp32:
       probabilities<kPFp32>(t, n_valid);
       break;
+    case kPFp4:
+      fp4_probabilities<kPFp4>(t, task, n_valid);
+      break;
+    case kPFp4Folded:
+      fp4_probabilities<kPFp4Folded>(t, task, n_valid);
+      break;
   }
   accumulate_sums(t, task, block);
   switch (task.order_kind) {
     case kOrderPlain:
       accumulate_output<kOrderPlain>(t, task, block, n_valid);
+      return;
+    case kOrderMeans:
+      accumulate_output<kOrderMeans>(t, task, block, n_valid);
       return;
     case kOrderLocal:
       accumulate_output<kOrderLocal>(t, task, block, n_valid);
@@ -377,9 +457,8 @@ void run_block(Scratch& t, const TileTask& task, int64_t block) {
 void finish(const Scratch& t, const TileTask& task) {
   const auto& o = task.order_kind == kOrderRunning ? t.mean : t.o;
   for (int row = 0; row < task.rows; ++row) {
-    const float l = task.order_kind == kOrderPlain
-                        ? t.l[0][row]
-                        : (t.l[0][row] + t.l[1][row]) + (t.l[2][row] + t.l[3][row]);
+    // Orders without groups keep l in one sum; adding three zeros changes nothing.
+    const float l = (t.l[0][row] + t.l[1][row]) + (t.l[2][row] + t.l[3][row]);
     const float inverse = 1.0f / l;
     float* out = task.o + (int64_t)row * task.head_dim;
     for (int d = 0; d < task.head_dim; ++d) out[d] = (o[d][row] * inverse) * task.s_v[d];

@@ -19,6 +19,7 @@ static inline Vf set1(float x) { return _mm512_set1_ps(x); }
 static inline Vf add(Vf a, Vf b) { return _mm512_add_ps(a, b); }
 static inline Vf sub(Vf a, Vf b) { return _mm512_sub_ps(a, b); }
 static inline Vf mul(Vf a, Vf b) { return _mm512_mul_ps(a, b); }
+static inline Vf div(Vf a, Vf b) { return _mm512_div_ps(a, b); }
 static inline Vf fma_rn(Vf a, Vf b, Vf c) { return _mm512_fmadd_ps(a, b, c); }
 // b where the comparison meets a NaN in a, as the SSE instruction.
 static inline Vf max_or_b(Vf a, Vf b) { return _mm512_max_ps(a, b); }
@@ -60,6 +61,7 @@ static inline Vf set1(float x) { return _mm256_set1_ps(x); }
 static inline Vf add(Vf a, Vf b) { return _mm256_add_ps(a, b); }
 static inline Vf sub(Vf a, Vf b) { return _mm256_sub_ps(a, b); }
 static inline Vf mul(Vf a, Vf b) { return _mm256_mul_ps(a, b); }
+static inline Vf div(Vf a, Vf b) { return _mm256_div_ps(a, b); }
 static inline Vf fma_rn(Vf a, Vf b, Vf c) { return _mm256_fmadd_ps(a, b, c); }
 static inline Vf max_or_b(Vf a, Vf b) { return _mm256_max_ps(a, b); }
 static inline Vf min_or_b(Vf a, Vf b) { return _mm256_min_ps(a, b); }
@@ -100,6 +102,7 @@ static inline Vf set1(float x) { return _mm_set1_ps(x); }
 static inline Vf add(Vf a, Vf b) { return _mm_add_ps(a, b); }
 static inline Vf sub(Vf a, Vf b) { return _mm_sub_ps(a, b); }
 static inline Vf mul(Vf a, Vf b) { return _mm_mul_ps(a, b); }
+static inline Vf div(Vf a, Vf b) { return _mm_div_ps(a, b); }
 static inline Vf fma_rn(Vf a, Vf b, Vf c) {
   alignas(16) float x[4], y[4], z[4];
   _mm_store_ps(x, a);
@@ -167,6 +170,9 @@ static inline Vf sub(Vf a, Vf b) {
 }
 static inline Vf mul(Vf a, Vf b) {
   return lanes<Vf>([=](int i) { return a.x[i] * b.x[i]; });
+}
+static inline Vf div(Vf a, Vf b) {
+  return lanes<Vf>([=](int i) { return a.x[i] / b.x[i]; });
 }
 static inline Vf fma_rn(Vf a, Vf b, Vf c) {
   return lanes<Vf>([=](int i) { return fmaf(a.x[i], b.x[i], c.x[i]); });

@@ -9,6 +9,8 @@
 
 #include "spec/arith.hpp"
 #include "spec/codes.hpp"
+#include "spec/fp4.hpp"
+#include "spec/mma_fp4.hpp"
 #include "spec/softmax.hpp"
 #include "spec/value_stats.hpp"
 
@@ -22,13 +24,45 @@ struct BlockOperands {
   std::vector<float> k_columns;  // [d_pad][kBlock], E4M3 and BF16 QK
   std::vector<float> v;          // [kBlock][d_pad + kGroupBlocks]: values, then indicator columns
   bool valid[kBlock];
+  // NVFP4 on a chip: the arrays above hold elements, and these the micro-scales.
+  std::vector<float> k_scales;  // [d_pad / 16][kBlock]
+  std::vector<float> v_scales;  // [kBlock / 16][d_pad + kGroupBlocks]
 };
 
-void load_block(const Problem& p, const KvOperands& kv, int64_t j, BlockOperands& out) {
+// NVFP4 keys, decoded for the CPU, as elements and scales for a chip.
+void load_nvfp4_keys(const KvOperands& kv, int64_t c0, bool decoded, BlockOperands& out) {
+  const int d = kv.d_pad;
+  out.k_columns.resize(static_cast<size_t>(d * kBlock));
+  out.k_scales.resize(static_cast<size_t>(d / kMicroGroup * kBlock));
+  for (int64_t n = 0; n < kBlock; ++n)
+    for (int i = 0; i < d; ++i) {
+      const float scale = ue4m3_decode(kv.k_micro[((c0 + n) * d + i) / kMicroGroup]);
+      const float element = e2m1_decode(fp4_get(kv.k_codes + (c0 + n) * d / 2, d, i));
+      out.k_scales[static_cast<size_t>(i / kMicroGroup * kBlock + n)] = scale;
+      out.k_columns[static_cast<size_t>(i * kBlock + n)] = decoded ? mul(element, scale) : element;
+    }
+}
+
+void load_nvfp4_values(const KvOperands& kv, int64_t c0, bool decoded, BlockOperands& out) {
+  const int d = kv.d_pad, width = d + kGroupBlocks;
+  out.v_scales.assign(static_cast<size_t>(kBlock / kMicroGroup * width), 0.0f);
+  for (int64_t n = 0; n < kBlock; ++n)
+    for (int i = 0; i < d; ++i) {
+      const float scale = ue4m3_decode(kv.v_micro[(c0 + n) / kMicroGroup * d + i]);
+      const float element = e2m1_decode(fp4_get(kv.v_codes + (c0 + n) * d / 2, d, i));
+      out.v_scales[static_cast<size_t>(n / kMicroGroup * width + i)] = scale;
+      out.v[static_cast<size_t>(n * width + i)] = decoded ? mul(element, scale) : element;
+    }
+}
+
+void load_block(const Problem& p, const KvOperands& kv, int64_t j, Target target,
+                BlockOperands& out) {
   const Recipe& r = *p.recipe;
   const int d = kv.d_pad, width = d + kGroupBlocks;
   const int64_t c0 = j * kBlock;
-  if (!r.integer_scores()) {
+  if (r.qk == QkFormat::nvfp4) {
+    load_nvfp4_keys(kv, c0, target == Target::cpu, out);
+  } else if (!r.integer_scores()) {
     out.k_columns.resize(static_cast<size_t>(d * kBlock));
     for (int64_t n = 0; n < kBlock; ++n)
       for (int i = 0; i < d; ++i)
@@ -37,6 +71,11 @@ void load_block(const Problem& p, const KvOperands& kv, int64_t j, BlockOperands
                                    : e4m3_decode(kv.k_codes[(c0 + n) * d + i]);
   }
   out.v.assign(static_cast<size_t>(kBlock * width), 0.0f);
+  if (r.fp4_v()) {
+    for (int64_t n = 0; n < kBlock; ++n) out.valid[n] = kv.order[c0 + n] >= 0;
+    load_nvfp4_values(kv, c0, target == Target::cpu, out);
+    return;
+  }
   for (int64_t n = 0; n < kBlock; ++n) {
     out.valid[n] = kv.order[c0 + n] >= 0;
     float* row = out.v.data() + n * width;
@@ -73,10 +112,12 @@ class RowEvaluator {
         mean_(mma_model(target, Instr::mean_tf32)),
         qk_(mma_model(r_.id == RecipeId::bf16 ? Target::cpu : target, Instr::qk_e4m3)) {}
 
-  void block(int64_t row, int64_t j, const BlockOperands& b, const uint8_t* codes_in,
-             const float* sum_in, RowState& st, const BlockTrace& trace) const {
+  // delta: scores of the row's query mean (kBlock values), null without.
+  void block(int64_t row, int64_t j, const BlockOperands& b, const float* delta,
+             const uint8_t* codes_in, const float* sum_in, RowState& st,
+             const BlockTrace& trace) const {
     BlockScores scores;
-    compute_scores(row, j, b, scores);
+    compute_scores(row, j, b, delta, scores);
     const float m_blk = scores.block_maximum();
     const float m_new = std::max(st.m_run, m_blk);
     const float alpha = pow2_code(spec::sub(st.m_run, m_new));
@@ -85,28 +126,38 @@ class RowEvaluator {
     compute_p(r_, target_, scores, reference, b.valid, codes_in, probability);
     const float r_fp32 = codes_in != nullptr && sum_in != nullptr ? *sum_in
                          : r_.decoded_sums()                      ? 0.0f
+                         : r_.fp4_p()
+                             ? nvfp4_sum(target_, probability.sum_terms, probability.sum_scale)
                          : codes_in != nullptr ? block_sum(target_, probability.p)
                                                : block_sum(target_, probability.sum_terms);
     st.m_run = m_new;
     float r_block = r_fp32;
-    if (!r_.v_smooth()) {
-      accumulate_plain(b, probability, alpha, r_fp32, st);
-    } else if (r_.reference == Reference::block_max) {
-      const float w = pow2_code(spec::sub(m_blk, m_new));
-      r_block = accumulate_local(j, b, probability, alpha, w, r_fp32, st);
-    } else {
-      r_block = accumulate_running(j, b, probability, alpha, r_fp32, st);
+    switch (r_.flow()) {
+      case Flow::plain:
+        accumulate_plain(b, probability, alpha, r_fp32, st);
+        break;
+      case Flow::means:
+        accumulate_means(j, b, probability, alpha, r_fp32, st);
+        break;
+      case Flow::local:
+        r_block = accumulate_local(j, b, probability, alpha, pow2_code(spec::sub(m_blk, m_new)),
+                                   r_fp32, st);
+        break;
+      case Flow::running:
+        r_block = accumulate_running(j, b, probability, alpha, r_fp32, st);
+        break;
     }
-    if (r_.v_smooth() && (j % kGroupBlocks == kGroupBlocks - 1 || j == kv_.n_blocks - 1))
+    const bool grouped = r_.flow() == Flow::local || r_.flow() == Flow::running;
+    if (grouped && (j % kGroupBlocks == kGroupBlocks - 1 || j == kv_.n_blocks - 1))
       restore_means(j / kGroupBlocks * kGroupBlocks, st);
     trace.store(scores, probability, reference, m_new, r_block);
   }
 
   void finish(int64_t row, const RowState& st, float* o, float* l_out, float* lse) const {
-    const float l = r_.v_smooth() ? add(add(st.l[0], st.l[1]), add(st.l[2], st.l[3])) : st.l[0];
+    // Flows without groups keep l in one sum; adding three zeros changes nothing.
+    const float l = add(add(st.l[0], st.l[1]), add(st.l[2], st.l[3]));
     const float inverse = 1.0f / l;
-    const bool running = r_.v_smooth() && r_.reference == Reference::running_max;
-    const float* acc = running ? st.mean : st.acc;
+    const float* acc = r_.flow() == Flow::running ? st.mean : st.acc;
     if (o != nullptr)
       for (int i = 0; i < p_.d; ++i) o[i] = mul(mul(acc[i], inverse), kv_.s_v[i]);
     if (l_out != nullptr) *l_out = l;
@@ -121,7 +172,8 @@ class RowEvaluator {
   int exponent() const { return e_; }
 
  private:
-  void compute_scores(int64_t row, int64_t j, const BlockOperands& b, BlockScores& s) const {
+  void compute_scores(int64_t row, int64_t j, const BlockOperands& b, const float* delta,
+                      BlockScores& s) const {
     const float unit = query_unit(p_, q_, row, e_);
     for (int g = 0; g < 4; ++g) s.a[g] = mul(unit, kv_.k_scale[j * 4 + g]);
     if (r_.integer_scores()) {
@@ -135,19 +187,60 @@ class RowEvaluator {
       }
       return;
     }
+    if (delta != nullptr) {
+      std::copy_n(delta, kBlock, s.value);
+    } else {
+      std::fill(s.value, s.value + kBlock, 0.0f);
+    }
+    if (r_.qk == QkFormat::nvfp4) {
+      nvfp4_scores(row, b, s.value);
+      for (int n = 0; n < kBlock; ++n) s.integer[n] = std::bit_cast<int32_t>(s.value[n]);
+      return;
+    }
     float q[kMaxHeadDim];
     for (int i = 0; i < d_; ++i)
       q[i] =
           r_.qk == QkFormat::bf16 ? q_.q_real[row * d_ + i] : e4m3_decode(q_.q_codes[row * d_ + i]);
-    std::fill(s.value, s.value + kBlock, 0.0f);
     mma_accumulate_f32(qk_, q, b.k_columns.data(), kBlock, d_, kBlock, s.value);
     for (int n = 0; n < kBlock; ++n) s.integer[n] = std::bit_cast<int32_t>(s.value[n]);
+  }
+
+  void nvfp4_scores(int64_t row, const BlockOperands& b, float* scores) const {
+    float q[kMaxHeadDim], scale[kMaxHeadDim / kMicroGroup];
+    for (int i = 0; i < d_; ++i) {
+      q[i] = e2m1_decode(fp4_get(q_.q_codes + row * d_ / 2, d_, i));
+      scale[i / kMicroGroup] = ue4m3_decode(q_.q_micro[(row * d_ + i) / kMicroGroup]);
+    }
+    if (target_ != Target::cpu) {
+      mma_accumulate_nvfp4(q, scale, b.k_columns.data(), b.k_scales.data(), kBlock, d_, kBlock,
+                           scores);
+      return;
+    }
+    for (int i = 0; i < d_; ++i) q[i] = mul(q[i], scale[i / kMicroGroup]);
+    mma_accumulate_f32(qk_, q, b.k_columns.data(), kBlock, d_, kBlock, scores);
+  }
+
+  // O += P V(j) in NVFP4, the d_ value channels only.
+  void nvfp4_product(const BlockOperands& b, const BlockP& probability, float* acc) const {
+    const int width = d_ + kGroupBlocks;
+    if (target_ == Target::cpu) {
+      mma_accumulate_f32(pv_, probability.p, b.v.data(), width, kBlock, d_, acc);
+      return;
+    }
+    float element[kBlock], scale[kBlock / kMicroGroup];
+    for (int n = 0; n < kBlock; ++n) element[n] = e2m1_decode(probability.codes[n]);
+    for (int g = 0; g < kBlock / kMicroGroup; ++g) scale[g] = ue4m3_decode(probability.scales[g]);
+    mma_accumulate_nvfp4(element, scale, b.v.data(), b.v_scales.data(), width, kBlock, d_, acc);
   }
 
   // T = P V(j), with the indicator columns.
   void fresh_product(const BlockOperands& b, const BlockP& probability, float* t) const {
     const int width = d_ + kGroupBlocks;
     std::fill(t, t + width, 0.0f);
+    if (r_.fp4_v()) {
+      nvfp4_product(b, probability, t);
+      return;
+    }
     if (r_.v == VFormat::int8_smooth) {
       // u8 x int8: |sum| <= 128 * 255 * 127 < 2^24, so FP32 holds every partial sum exactly.
       for (int n = 0; n < kBlock; ++n)
@@ -163,6 +256,16 @@ class RowEvaluator {
     float t[kWidthMax];
     fresh_product(b, probability, t);
     for (int i = 0; i < d_; ++i) st.acc[i] = add(mul(st.acc[i], alpha), t[i]);
+    st.l[0] = add(mul(st.l[0], alpha), r);
+  }
+
+  // The mean first, then the residuals into the same accumulator: O = O*alpha, O = fma(r, mu, O),
+  // O += P V.
+  void accumulate_means(int64_t j, const BlockOperands& b, const BlockP& probability, float alpha,
+                        float r, RowState& st) const {
+    const float* mu = kv_.mu + j * d_;
+    for (int i = 0; i < d_; ++i) st.acc[i] = fma_rn(r, mu[i], mul(st.acc[i], alpha));
+    nvfp4_product(b, probability, st.acc);
     st.l[0] = add(mul(st.l[0], alpha), r);
   }
 
@@ -212,7 +315,7 @@ class RowEvaluator {
       for (int i = 0; i < d_; ++i)
         mu[c * d_ + i] = first_block + c < kv_.n_blocks ? kv_.mu[(first_block + c) * d_ + i] : 0.0f;
     float* into = st.acc;
-    if (r_.reference == Reference::running_max) {
+    if (r_.flow() == Flow::running) {
       for (int i = 0; i < d_; ++i) {
         st.mean[i] = fma_rn(st.mean[i], st.beta, st.acc[i]);
         st.acc[i] = 0.0f;
@@ -260,17 +363,23 @@ void attention_rows(const Problem& p, const KvOperands& kv, const QOperands& q, 
   const RowEvaluator evaluator(p, kv, q, target);
   std::vector<RowState> state(static_cast<size_t>(nrows));
   BlockOperands block;
+  float delta[kBlock];
   for (int64_t j = 0; j < kv.n_blocks; ++j) {
-    load_block(p, kv, j, block);
+    load_block(p, kv, j, target, block);
+    int64_t delta_of = -1;  // row of q.q_mean that `delta` belongs to
     for (int64_t i = 0; i < nrows; ++i) {
+      if (q.q_mean != nullptr && q.mean_row(row0 + i) != delta_of) {
+        delta_of = q.mean_row(row0 + i);
+        mean_scores(kv, q.q_mean + delta_of * q.d_pad, j, delta);
+      }
       const uint8_t* codes = nullptr;
       const float* sum = nullptr;
       if (injected != nullptr && injected->codes != nullptr) {
         codes = injected->codes + i * kv.n_cols() + j * kBlock;
         if (injected->sums != nullptr) sum = injected->sums + i * kv.n_blocks + j;
       }
-      evaluator.block(row0 + i, j, block, codes, sum, state[static_cast<size_t>(i)],
-                      make_trace(out, i, j, kv));
+      evaluator.block(row0 + i, j, block, q.q_mean != nullptr ? delta : nullptr, codes, sum,
+                      state[static_cast<size_t>(i)], make_trace(out, i, j, kv));
     }
   }
   for (int64_t i = 0; i < nrows; ++i)
@@ -289,9 +398,14 @@ void score_factors(const Problem& p, const KvOperands& kv, const QOperands& q, i
 const char* schedule_name(const Recipe& r, Target target) {
   const bool cpu = target == Target::cpu;
   if (r.id == RecipeId::exact) return "fp64 two-pass";
+  if (r.fp4_p() && !r.v_smooth())
+    return cpu ? "two-level per block of 128, FP32 sums by groups of 16"
+               : "two-level per block of 128, FP32 sums by half groups of 16 in quad columns";
   if (!r.v_smooth())
     return cpu ? "two-level per block of 128, 16-lane FP32 sums"
                : "two-level per block of 128, quad-column FP32 sums";
+  if (r.flow() == Flow::means)
+    return "running maximum, O*alpha, fma(r,mu,O) and then the block's products into O";
   if (r.reference == Reference::block_max)
     return "block-local maximum, O*alpha then fma(T,w,O), means every 8 blocks";
   return "running maximum, accumulator flushed and means restored every 8 blocks";

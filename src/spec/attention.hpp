@@ -17,6 +17,10 @@
 //   accumulator; every 8 blocks
 //                                    A = fma(A, beta, O);  A += R x mu;  O = 0
 //   running_max, no means (sage2)    T = PV(j) fresh;  O = O*alpha;  O = O + T;  l = l*alpha + r
+//   running_max, NVFP4 V with means  O = O*alpha;  O = fma(r, mu, O);  O += PV(j);  l = l*alpha + r
+//
+// NVFP4 scores start from the scores of the query mean where the recipe takes it out (B13), and P
+// is quantised along the keys in groups of 16 (E7).
 //
 // R[0..7] holds the block sums of a group of 8 blocks, rounded to tf32 (ties away) where it is
 // consumed; l adds the same rounded values, quad by quad: l_q += R[2q] + R[2q+1], and l = (l_0 +

@@ -7,6 +7,8 @@
 #include <limits>
 
 #include "spec/codes.hpp"
+#include "spec/fp4.hpp"
+#include "spec/value_stats.hpp"
 
 namespace vca::spec {
 namespace {
@@ -59,6 +61,7 @@ struct ValueSums {
 
 // What one stored value is worth before its block scale, as FP32.
 inline float stored_value(const Recipe& r, const KvOperands& kv, int64_t at) {
+  if (r.fp4_v()) return dequantised_value(r, kv, at / kv.d_pad, static_cast<int>(at % kv.d_pad));
   if (r.v == VFormat::bf16) return kv.v_real[at];
   return r.v == VFormat::int8_smooth ? static_cast<float>(static_cast<int8_t>(kv.v_codes[at]))
                                      : e4m3_decode(kv.v_codes[at]);
@@ -173,12 +176,25 @@ void sample_queries(const Problem& p, const QOperands& q, std::span<const int64_
   const auto count = static_cast<int64_t>(rows.size());
   const int64_t slots = count == 0 ? 0 : sample_slot(count - 1) + 1;
   allocate(*p.recipe, slots, p.d_pad, q.qk_offset != nullptr, out);
+  if (q.q_mean != nullptr) {
+    out.mean_of_row.assign(static_cast<size_t>(slots), 0);
+    out.means.assign(q.q_mean, q.q_mean + (q.rows + kBlock - 1) / kBlock * q.d_pad);
+    out.view.q_mean = out.means.data();
+    out.view.mean_of_row = out.mean_of_row.data();
+  }
   for (int64_t c = 0; c < count; ++c) {
     const int64_t from = rows[static_cast<size_t>(c)], to = sample_slot(c);
-    if (q.q_real != nullptr)
+    if (q.q_real != nullptr) {
       std::copy_n(q.q_real + from * p.d_pad, p.d_pad, out.view.q_real + to * p.d_pad);
-    else
-      std::copy_n(q.q_codes + from * p.d_pad, p.d_pad, out.view.q_codes + to * p.d_pad);
+    } else {
+      const int64_t row_bytes = q.q_micro != nullptr ? p.d_pad / 2 : p.d_pad;
+      std::copy_n(q.q_codes + from * row_bytes, row_bytes, out.view.q_codes + to * row_bytes);
+    }
+    const int64_t groups = p.d_pad / kMicroGroup;
+    if (q.q_micro != nullptr)
+      std::copy_n(q.q_micro + from * groups, groups, out.view.q_micro + to * groups);
+    if (q.q_mean != nullptr)
+      out.mean_of_row[static_cast<size_t>(to)] = static_cast<int32_t>(q.mean_row(from));
     out.view.q_scale[to / 16 * 8 + to % 8] = q.q_scale[from / 16 * 8 + from % 8];
     if (q.qk_offset != nullptr) out.view.qk_offset[to] = q.qk_offset[from];
   }
@@ -268,7 +284,7 @@ RowDiagnosis diagnose_row(const Problem& p, const KvOperands& kv, const QOperand
             w * (r_block[j] - sum_p) *
             (static_cast<double>(kv.mu[j * kv.d_pad + i]) * static_cast<double>(kv.s_v[i]));
   }
-  if (!r.has_codes()) out.tv = out.tau = kNaN;
+  if (!r.has_codes() && !r.fp4_p()) out.tv = out.tau = kNaN;
 
   const auto square = [](double x) { return x * x; };
   for (int i = 0; i < p.d; ++i) {

@@ -7,6 +7,7 @@
 
 #include "spec/arith.hpp"
 #include "spec/codes.hpp"
+#include "spec/fp4.hpp"
 #include "spec/hadamard.hpp"
 #include "spec/operands.hpp"
 #include "spec/value_stats.hpp"
@@ -18,8 +19,11 @@ constexpr float kAmaxFloor = 0x1p-100f;  // below it an amax counts as 0
 
 float floor_amax(float amax) { return amax < kAmaxFloor ? 0.0f : amax; }
 
-// The largest code value of a QK format: 127 for INT8, 448 for E4M3.
-float qk_code_max(const Recipe& r) { return r.qk == QkFormat::int8 ? 127.0f : 448.0f; }
+// The largest code value of a QK format: 127 for INT8, 448 for E4M3, 6 * 448 for NVFP4.
+float qk_code_max(const Recipe& r) {
+  if (r.qk == QkFormat::nvfp4) return kNvfp4Max;
+  return r.qk == QkFormat::int8 ? 127.0f : 448.0f;
+}
 
 // One quantiser: codes = encode(x * RN(code_max / amax)), scale = RN(amax / code_max).
 struct Quantiser {
@@ -82,12 +86,36 @@ void quantise_key_block(const Problem& p, const float* rows /*[kBlock][d_pad]*/,
   }
 }
 
-// Naive fp8: one scale for all keys of the head, found in a pass of its own.
-Quantiser whole_head_quantiser(const Problem& p, const SubProblem& sub, int64_t kv_head) {
+// A row of NVFP4: d values already divided by the head's scale.
+void store_nvfp4_row(const Recipe& r, const float* x, int d, uint8_t* codes, uint8_t* micro) {
+  for (int c0 = 0; c0 < d; c0 += kMicroGroup) {
+    const MicroGroup g = quantise_micro_group(x + c0, r.micro_of_three);
+    micro[c0 / kMicroGroup] = g.scale;
+    for (int i = 0; i < kMicroGroup; ++i) fp4_set(codes, d, c0 + i, g.codes[i]);
+  }
+}
+
+// NVFP4 keys of a block under the head's scale. Pads copy column 0, as with one scale a head.
+void store_nvfp4_keys(const Problem& p, const float* rows, int64_t n_valid, int64_t c0,
+                      const Quantiser& head, KvOperands& out) {
+  const int d = p.d_pad;
+  float x[kMaxHeadDim];
+  for (int64_t n = 0; n < kBlock; ++n) {
+    const float* from = rows + (n < n_valid ? n : 0) * d;
+    for (int i = 0; i < d; ++i) x[i] = mul(from[i], head.factor);
+    store_nvfp4_row(*p.recipe, x, d, out.k_codes + (c0 + n) * d / 2,
+                    out.k_micro + (c0 + n) * d / kMicroGroup);
+    if (out.k_real != nullptr) std::copy_n(x, d, out.k_real + (c0 + n) * d);
+  }
+}
+
+// One scale for all keys of the head (naive fp8, NVFP4), found in a pass of its own.
+Quantiser whole_head_quantiser(const Problem& p, const SubProblem& sub, int64_t kv_head,
+                               const float* k_offset) {
   float row[kMaxHeadDim], amax = 0.0f;
   for (const auto& segment : sub.segments)
     for (const int64_t token : segment) {
-      load_key(p, sub, kv_head, token, nullptr, row);
+      load_key(p, sub, kv_head, token, k_offset, row);
       amax = std::max(amax, row_amax(row, p.d_pad));
     }
   return make_quantiser(amax, qk_code_max(*p.recipe));
@@ -96,8 +124,9 @@ Quantiser whole_head_quantiser(const Problem& p, const SubProblem& sub, int64_t 
 void prepare_keys(const Problem& p, const SubProblem& sub, int64_t kv_head, KvOperands& out) {
   const Recipe& r = *p.recipe;
   const int d = p.d_pad;
-  const bool per_head = r.qk == QkFormat::e4m3_head;
-  const Quantiser head = per_head ? whole_head_quantiser(p, sub, kv_head) : Quantiser{};
+  const bool per_head = r.qk == QkFormat::e4m3_head, fp4 = r.qk == QkFormat::nvfp4;
+  const Quantiser head =
+      per_head || fp4 ? whole_head_quantiser(p, sub, kv_head, out.k_offset) : Quantiser{};
   float max_scale = 0.0f;
   std::vector<float> rows(static_cast<size_t>(kBlock * d));
   for (int64_t j = 0; j < out.n_blocks; ++j) {
@@ -119,7 +148,10 @@ void prepare_keys(const Problem& p, const SubProblem& sub, int64_t kv_head, KvOp
       continue;
     }
     uint8_t* codes = out.k_codes + c0 * d;
-    if (per_head) {
+    if (fp4) {
+      std::fill(scale, scale + 4, head.scale);
+      store_nvfp4_keys(p, rows.data(), n_valid, c0, head, out);
+    } else if (per_head) {
       std::fill(scale, scale + 4, head.scale);
       for (int64_t n = 0; n < kBlock; ++n)
         for (int i = 0; i < d; ++i)
@@ -173,6 +205,54 @@ void prepare_kv(const Problem& p, const SubProblem& sub, int64_t kv_head,
   prepare_values(p, sub, kv_head, out);
 }
 
+namespace {
+
+// NVFP4 queries: one scale over the head; with q means, that of every 128 rows is taken out first
+// and kept. `row_of(row, x)` gives the row that is quantised. Two passes: means and amax, then
+// codes.
+template <class RowOf>
+void prepare_nvfp4_q(const Problem& p, RowOf row_of, QOperands& out) {
+  const Recipe& r = *p.recipe;
+  const int d = p.d_pad;
+  float x[kMaxHeadDim], amax = 0.0f, mean_amax = 0.0f;
+  std::vector<float> rows(static_cast<size_t>(kBlock * d));
+  const auto load_block = [&](int64_t row0) {
+    const int64_t n = std::min<int64_t>(kBlock, out.rows - row0);
+    for (int64_t i = 0; i < n; ++i) row_of(row0 + i, rows.data() + i * d);
+    return n;
+  };
+  for (int64_t row0 = 0; row0 < out.rows; row0 += kBlock) {
+    const int64_t n = load_block(row0);
+    float* mean = r.q_mean ? out.q_mean + row0 / kBlock * d : nullptr;
+    for (int i = 0; mean != nullptr && i < d; ++i)
+      mean[i] = mul(tree_sum(rows.data() + i, n, d), rn_inverse(n));
+    for (int64_t k = 0; k < n * d; ++k) {
+      const float value = rows[static_cast<size_t>(k)];
+      amax = std::max(amax, std::fabs(mean != nullptr ? sub(value, mean[k % d]) : value));
+    }
+    if (mean != nullptr) mean_amax = std::max(mean_amax, row_amax(mean, d));
+  }
+  // A head whose rows equal their means still needs a unit for the scores of the means.
+  if (r.q_mean) amax = std::max(amax, mul(mean_amax, 0x1p-10f));
+  const Quantiser head = make_quantiser(amax, kNvfp4Max);
+  std::fill(out.q_scale, out.q_scale + (out.rows + 15) / 16 * 8, head.scale);
+  *out.max_q_scale = r.q_mean ? add(head.scale, mean_amax / kNvfp4Max) : head.scale;
+  for (int64_t row0 = 0; row0 < out.rows; row0 += kBlock) {
+    const int64_t n = load_block(row0);
+    float* mean = r.q_mean ? out.q_mean + row0 / kBlock * d : nullptr;
+    for (int64_t i = 0; i < n; ++i) {
+      const float* from = rows.data() + i * d;
+      for (int c = 0; c < d; ++c)
+        x[c] = mul(mean != nullptr ? sub(from[c], mean[c]) : from[c], head.factor);
+      store_nvfp4_row(r, x, d, out.q_codes + (row0 + i) * d / 2,
+                      out.q_micro + (row0 + i) * d / kMicroGroup);
+    }
+    for (int c = 0; mean != nullptr && c < d; ++c) mean[c] = mul(mean[c], head.factor);
+  }
+}
+
+}  // namespace
+
 void prepare_q(const Problem& p, const SubProblem& sub, int64_t q_head, const float* k_offset,
                QOperands& out) {
   const Recipe& r = *p.recipe;
@@ -194,6 +274,17 @@ void prepare_q(const Problem& p, const SubProblem& sub, int64_t q_head, const fl
     for (int i = 0; i < p.d; ++i) dot += static_cast<double>(x[i]) * k_offset[i];
     out.qk_offset[row] = static_cast<float>(p.scale * dot);
   };
+  if (r.qk == QkFormat::nvfp4) {
+    prepare_nvfp4_q(
+        p,
+        [&](int64_t row, float* x) {
+          load(row, x);
+          store_offset(row, x);
+          finish(x);
+        },
+        out);
+    return;
+  }
   float whole_amax = 0.0f;
   if (r.qk == QkFormat::e4m3_head) {
     float x[kMaxHeadDim];
@@ -241,15 +332,26 @@ void prepare_q(const Problem& p, const SubProblem& sub, int64_t q_head, const fl
 }
 
 int overflow_exponent(const Problem& p, float max_q_scale, float max_k_scale) {
-  const double code_max = p.recipe->qk == QkFormat::int8   ? 127.0
-                          : p.recipe->qk == QkFormat::bf16 ? 1.0
-                                                           : 448.0;
+  const double code_max =
+      p.recipe->qk == QkFormat::bf16 ? 1.0 : static_cast<double>(qk_code_max(*p.recipe));
   const double bound = static_cast<double>(p.code_scale()) * max_q_scale * max_k_scale * code_max *
                        code_max * p.d_pad;
   if (!std::isfinite(bound)) return 0;  // non-finite input: any answer will do, but an answer
   int e = 0;
   while (std::ldexp(bound, -e) >= 0x1p23) ++e;
   return e;
+}
+
+void mean_scores(const KvOperands& kv, const float* mean, int64_t block, float* out) {
+  constexpr int kAtOnce = 8;  // independent sums, each serial in i: as fast as one would be slow
+  const float* k = kv.k_real + block * kBlock * kv.d_pad;
+  for (int n0 = 0; n0 < kBlock; n0 += kAtOnce) {
+    float sum[kAtOnce] = {};
+    for (int i = 0; i < kv.d_pad; ++i)
+      for (int n = 0; n < kAtOnce; ++n)
+        sum[n] = add(sum[n], mul(mean[i], k[(n0 + n) * kv.d_pad + i]));
+    std::copy_n(sum, kAtOnce, out + n0);
+  }
 }
 
 float query_unit(const Problem& p, const QOperands& q, int64_t row, int e) {

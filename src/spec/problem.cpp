@@ -71,6 +71,10 @@ double p_of_maximum(const Recipe& r) {
       return 255.0;
     case PMap::expcast:
       return 448.0 * std::exp2((static_cast<double>(r.top) - 126.0) / 8.0);
+    case PMap::nvfp4:
+    case PMap::nvfp4_folded:
+    case PMap::expcast4:
+      return r.top == 0.0f ? 1.0 : 2688.0;
   }
   return 1.0;
 }

@@ -32,18 +32,36 @@ enum class RecipeId : int32_t {
   vc8_hq = 9,
   vc8_fp8qk = 10,
   vc8_fp8qk_paper = 11,
+  fp4 = 12,
+  sage3 = 13,
+  vc4_paper = 14,
+  vc4 = 15,
+  vc4_int8qk = 16,
 };
 
-enum class QkFormat : uint8_t { fp64, bf16, e4m3_head, int8, e4m3_group };
+enum class QkFormat : uint8_t { fp64, bf16, e4m3_head, int8, e4m3_group, nvfp4 };
 enum class PMap : uint8_t {
-  fp64,       // real exponential, FP64
-  fp32,       // real exponential, kept in FP32
-  cast_e4m3,  // real exponential, cast to E4M3
-  cast_u8,    // real exponential, rounded to 0..255
-  expcast,    // E4M3 code straight from the score
+  fp64,          // real exponential, FP64
+  fp32,          // real exponential, kept in FP32
+  cast_e4m3,     // real exponential, cast to E4M3
+  cast_u8,       // real exponential, rounded to 0..255
+  expcast,       // E4M3 code straight from the score
+  nvfp4,         // real exponential, NVFP4 along the keys, elements divided by the micro-scale
+  nvfp4_folded,  // the same with the micro-scale taken out in the exponent
+  expcast4,      // NVFP4 straight from the score: measured and rejected (docs/decisions/0006)
 };
 enum class Reference : uint8_t { running_max, block_max };
-enum class VFormat : uint8_t { fp64, bf16, e4m3_channel, e4m3_smooth, int8_smooth };
+enum class VFormat : uint8_t {
+  fp64,
+  bf16,
+  e4m3_channel,
+  e4m3_smooth,
+  int8_smooth,
+  nvfp4,
+  nvfp4_smooth,
+};
+// How blocks add up: the L2 orders of attention.hpp.
+enum class Flow : uint8_t { plain, local, running, means };
 
 struct Recipe {
   RecipeId id;
@@ -58,9 +76,24 @@ struct Recipe {
   VFormat v;
   Grouping grouping;
   bool reuse_after_window;  // the published policy
+  bool q_mean = false;      // the mean of every 128 query rows is taken out and comes back as dS
+  bool micro_of_three = false;  // NVFP4 micro-scale by least error among amax/6, amax/5, amax/4
 
   constexpr bool integer_scores() const { return qk == QkFormat::int8; }
-  constexpr bool v_smooth() const { return v == VFormat::e4m3_smooth || v == VFormat::int8_smooth; }
+  constexpr bool v_smooth() const {
+    return v == VFormat::e4m3_smooth || v == VFormat::int8_smooth || v == VFormat::nvfp4_smooth;
+  }
+  constexpr bool fp4_v() const { return v == VFormat::nvfp4 || v == VFormat::nvfp4_smooth; }
+  constexpr bool fp4_p() const {
+    return p == PMap::nvfp4 || p == PMap::nvfp4_folded || p == PMap::expcast4;
+  }
+  // Any operand in NVFP4: only some chips multiply it.
+  constexpr bool four_bit() const { return qk == QkFormat::nvfp4 || fp4_v(); }
+  constexpr Flow flow() const {
+    if (!v_smooth()) return Flow::plain;
+    if (v == VFormat::nvfp4_smooth) return Flow::means;
+    return reference == Reference::block_max ? Flow::local : Flow::running;
+  }
   // l and r come from one source: decoded codes (true) or FP32 exponentials (false).
   constexpr bool decoded_sums() const { return p == PMap::expcast; }
   constexpr bool quantised() const { return id != RecipeId::exact && id != RecipeId::bf16; }
@@ -75,8 +108,10 @@ inline constexpr float kTopE4m3 = 70.4588399f;
 inline constexpr float kTopU8 = 63.9548378f;
 inline constexpr float kTopExpCast = 126.0f;
 inline constexpr float kTopPaper = 119.65f;  // 120 with the published beta of -0.35
+// RN(8 log2 2688): the row maximum lands on the largest NVFP4 value, 6 * 448 ("two-level").
+inline constexpr float kTopNvfp4 = 91.1385422f;
 
-inline constexpr std::array<Recipe, 11> kRecipes = {{
+inline constexpr std::array<Recipe, 16> kRecipes = {{
     {RecipeId::exact, "exact", QkFormat::fp64, false, false, false, PMap::fp64, 0.0f,
      Reference::running_max, VFormat::fp64, Grouping::identity, false},
     {RecipeId::bf16, "bf16", QkFormat::bf16, false, false, false, PMap::fp32, 0.0f,
@@ -99,6 +134,18 @@ inline constexpr std::array<Recipe, 11> kRecipes = {{
      kTopExpCast, Reference::block_max, VFormat::e4m3_smooth, Grouping::automatic, false},
     {RecipeId::vc8_fp8qk_paper, "vc8-fp8qk-paper", QkFormat::e4m3_group, true, false, true,
      PMap::expcast, kTopPaper, Reference::running_max, VFormat::e4m3_smooth, Grouping::kmeans,
+     true},
+    // One-level: the row maximum is 1, so its micro-scale is 1/6 and all else is smaller.
+    {RecipeId::fp4, "fp4", QkFormat::nvfp4, false, false, false, PMap::nvfp4, 0.0f,
+     Reference::running_max, VFormat::nvfp4, Grouping::identity, false},
+    {RecipeId::sage3, "sage3", QkFormat::nvfp4, true, true, false, PMap::nvfp4, kTopNvfp4,
+     Reference::running_max, VFormat::nvfp4, Grouping::identity, false, true},
+    {RecipeId::vc4_paper, "vc4-paper", QkFormat::nvfp4, true, true, false, PMap::nvfp4, kTopNvfp4,
+     Reference::running_max, VFormat::nvfp4_smooth, Grouping::kmeans, true, true},
+    {RecipeId::vc4, "vc4", QkFormat::nvfp4, true, false, true, PMap::nvfp4_folded, kTopNvfp4,
+     Reference::running_max, VFormat::nvfp4_smooth, Grouping::automatic, false, false, true},
+    {RecipeId::vc4_int8qk, "vc4-int8qk", QkFormat::int8, true, false, false, PMap::nvfp4_folded,
+     kTopNvfp4, Reference::running_max, VFormat::nvfp4_smooth, Grouping::automatic, false, false,
      true},
 }};
 

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 
 #include "spec/arith.hpp"
 #include "spec/codes.hpp"
+#include "spec/fp4.hpp"
 #include "spec/operands.hpp"
 #include "spec/target.hpp"
 
@@ -35,9 +37,11 @@ struct BlockScores {
 };
 
 struct BlockP {
-  float p[kBlock];          // what multiplies V
-  float sum_terms[kBlock];  // FP32 exponentials (FP32-sum recipes)
-  uint8_t codes[kBlock];
+  float p[kBlock];                        // what multiplies V
+  float sum_terms[kBlock];                // FP32 exponentials (FP32-sum recipes)
+  uint8_t codes[kBlock];                  // NVFP4: element codes 0 .. 7
+  uint8_t scales[kBlock / kMicroGroup];   // NVFP4: micro-scale codes of 16 keys
+  float sum_scale[kBlock / kMicroGroup];  // NVFP4: what a group's sum of terms is multiplied by
 };
 
 // FP32 sum of 128 terms. CPU: 16 lanes n mod 16, each serial, then a pairwise tree over the lanes.
@@ -54,6 +58,110 @@ inline float block_sum(Target target, const float* x) {
   return add(add(quad[0], quad[1]), add(quad[2], quad[3]));
 }
 
+// r of an NVFP4 recipe: sum over groups of 16 keys of scale * (sum of the group's terms). CPU:
+// terms and groups ascending. GPU: quad lane t owns the keys 32c + 8t + 0..7 (the fragment of a K
+// tile whose rows are permuted, tiles_sm120.hpp), half a group each; lanes join as in block_sum.
+inline float nvfp4_sum(Target target, const float* terms, const float* scale) {
+  const auto part = [&](int n0, int count) {
+    float sum = 0.0f;
+    for (int n = n0; n < n0 + count; ++n) sum = add(sum, terms[n]);
+    return mul(scale[n0 / kMicroGroup], sum);
+  };
+  if (target == Target::cpu) {
+    float r = 0.0f;
+    for (int n0 = 0; n0 < kBlock; n0 += kMicroGroup) r = add(r, part(n0, kMicroGroup));
+    return r;
+  }
+  float lane[4] = {};
+  for (int n0 = 0; n0 < kBlock; n0 += 8) lane[n0 / 8 % 4] = add(lane[n0 / 8 % 4], part(n0, 8));
+  return add(add(lane[0], lane[1]), add(lane[2], lane[3]));
+}
+
+inline float block_exp2(Target target, float code_units) {
+  const float x = mul(code_units, 0.125f);
+  return target == Target::cpu ? exp2_cpu(x) : exp2_rn(x);
+}
+
+inline constexpr float kInv6 = 1.0f / 6.0f;
+
+// ExpCast4: micro-scale and element codes straight from the scores, by two lines that stand in for
+// E2M1's logarithm. w: code units of the element relative to 6 at the group's maximum. Sums are of
+// decoded values, since there is no exponential.
+inline uint8_t expcast4_code(float w) {
+  const float octaves = mul(w, 0.125f);
+  const float line = fma_rn(octaves, 2.0f, 2.0f), tail = fma_rn(octaves, 0.63f, 1.76f);
+  const float c = std::min(std::max(std::max(line, tail), 0.0f), 7.0f);
+  return static_cast<uint8_t>(round_half_even_i32(c));
+}
+
+// One group of 16 keys: x[n] = code units with `top` at the maximum; masked keys are left out.
+inline void nvfp4_group(const Recipe& r, Target target, const float* x, const bool* masked,
+                        uint8_t* scale_code, float* sum_scale, float* p, float* terms,
+                        uint8_t* codes) {
+  float top = -std::numeric_limits<float>::infinity();
+  for (int n = 0; n < kMicroGroup; ++n) {
+    codes[n] = 0;
+    p[n] = terms[n] = 0.0f;
+    if (!masked[n]) top = std::max(top, x[n]);
+  }
+  *scale_code = 0;
+  *sum_scale = 1.0f;
+  if (top == -std::numeric_limits<float>::infinity()) return;
+  if (r.p == PMap::expcast4) {
+    // 8 log2(448) = 70.459 code units make code 126, so code = u - 8 log2(6) - 70.459 + 126.
+    constexpr float kShift = 126.0f - kTopNvfp4;
+    *scale_code = std::min<uint8_t>(f2ip_code(add(top, kShift)), 126);
+    const float scale = ue4m3_decode(*scale_code);
+    // The scale's place on the log line is taken from its code, as the line gave it.
+    const float bias = mul(-1.0f, sub(static_cast<float>(*scale_code), kShift));
+    constexpr float kSix = 20.6797f;  // 8 log2 6
+    for (int n = 0; n < kMicroGroup; ++n) {
+      if (masked[n] || *scale_code == 0) continue;
+      codes[n] = expcast4_code(add(add(x[n], bias), kSix));
+      terms[n] = p[n] = mul(e2m1_decode(codes[n]), scale);
+    }
+    return;
+  }
+  const float largest = block_exp2(target, top);
+  if (r.p == PMap::nvfp4_folded) {
+    *scale_code = std::max<uint8_t>(ue4m3_encode(mul(largest, kInv6)), 1);
+    const float scale = ue4m3_decode(*scale_code);
+    *sum_scale = scale;
+    const float log_scale = ue4m3_log_table()[*scale_code];
+    for (int n = 0; n < kMicroGroup; ++n) {
+      if (masked[n]) continue;
+      terms[n] = block_exp2(target, sub(x[n], log_scale));
+      codes[n] = e2m1_encode(terms[n]);
+      p[n] = mul(e2m1_decode(codes[n]), scale);
+    }
+    return;
+  }
+  *scale_code = ue4m3_encode(mul(largest, kInv6));
+  const float scale = ue4m3_decode(*scale_code);
+  const float inverse = *scale_code != 0 ? 1.0f / scale : 0.0f;
+  for (int n = 0; n < kMicroGroup; ++n) {
+    if (masked[n]) continue;
+    terms[n] = block_exp2(target, x[n]);
+    codes[n] = e2m1_encode(mul(terms[n], inverse));
+    p[n] = mul(e2m1_decode(codes[n]), scale);
+  }
+}
+
+inline void compute_p_nvfp4(const Recipe& r, Target target, const BlockScores& s, float bias,
+                            const bool* valid, BlockP& out) {
+  float x[kBlock];
+  bool masked[kBlock];
+  for (int n = 0; n < kBlock; ++n) {
+    masked[n] = !valid[n];
+    x[n] = fma_rn(s.value[n], s.a[k_group(n)], bias);
+  }
+  for (int g = 0; g < kBlock / kMicroGroup; ++g) {
+    const int n = g * kMicroGroup;
+    nvfp4_group(r, target, x + n, masked + n, &out.scales[g], &out.sum_scale[g], out.p + n,
+                out.sum_terms + n, out.codes + n);
+  }
+}
+
 inline float decode_p(const Recipe& r, uint8_t code) {
   return r.p == PMap::cast_u8 ? static_cast<float>(code) : e4m3_decode(code);
 }
@@ -63,6 +171,10 @@ inline void compute_p(const Recipe& r, Target target, const BlockScores& s, floa
                       const bool* valid, const uint8_t* codes_in, BlockP& out) {
   const bool polynomial = target != Target::cpu && r.p != PMap::fp32;  // E3
   const float bias = sub_rd(r.top, reference);  // down: no code exceeds `top` (docs/numerics.md, E)
+  if (r.fp4_p()) {
+    compute_p_nvfp4(r, target, s, bias, valid, out);
+    return;
+  }
   const float offset = exp2_code_offset(bias);
   for (int n = 0; n < kBlock; ++n) {
     // FP32-sum recipes mask the pads of a tail block; decoded sums ignore them through the

@@ -7,6 +7,7 @@
 
 #include "spec/arith.hpp"
 #include "spec/codes.hpp"
+#include "spec/fp4.hpp"
 
 namespace vca::spec {
 namespace {
@@ -122,6 +123,44 @@ void store_smooth_block(const Problem& p, const float* rows, int64_t n_valid, in
   }
 }
 
+// NVFP4 values of a block: 16 columns of a channel share a micro-scale. Pads and, in the last
+// group, what stands beside valid columns are zeros.
+void store_nvfp4_block(const Problem& p, const float* rows, int64_t n_valid, int64_t block,
+                       float factor, KvOperands& out) {
+  const int d = p.d_pad;
+  float* mu = p.recipe->v_smooth() ? out.mu + block * d : nullptr;
+  for (int i = 0; i < d; ++i) {
+    if (mu != nullptr) {
+      const float mean = mul(tree_sum(rows + i, n_valid, d), rn_inverse(n_valid));
+      mu[i] = bf16_round(mul(mean, factor));
+    }
+    for (int64_t n0 = 0; n0 < kBlock; n0 += kMicroGroup) {
+      float x[kMicroGroup] = {};
+      for (int64_t n = n0; n < std::min<int64_t>(n0 + kMicroGroup, n_valid); ++n)
+        x[n - n0] =
+            mu != nullptr ? fma_rn(rows[n * d + i], factor, -mu[i]) : mul(rows[n * d + i], factor);
+      const MicroGroup g = quantise_micro_group(x, p.recipe->micro_of_three);
+      const int64_t column = block * kBlock + n0;
+      out.v_micro[column / kMicroGroup * d + i] = g.scale;
+      for (int k = 0; k < kMicroGroup; ++k)
+        fp4_set(out.v_codes + (column + k) * d / 2, d, i, g.codes[k]);
+    }
+  }
+}
+
+// One scale for a head's NVFP4 values: 1/factor in s_v. With V-Smooth a residual can reach the
+// whole spread of its channel, as in smooth_scale; the micro-scales take what differs between
+// channels.
+float nvfp4_value_scale(const Recipe& r, const std::vector<ChannelRange>& range) {
+  float largest = 0.0f;
+  for (const ChannelRange& c : range) {
+    const float reach =
+        r.v_smooth() ? add(sub(c.max, c.min), mul(c.abs_max(), 0x1p-8f)) : c.abs_max();
+    largest = std::max(largest, reach);
+  }
+  return largest < 0x1p-100f ? 1.0f : largest / kNvfp4Max;
+}
+
 }  // namespace
 
 void prepare_values(const Problem& p, const SubProblem& sub, int64_t kv_head, KvOperands& out) {
@@ -136,10 +175,14 @@ void prepare_values(const Problem& p, const SubProblem& sub, int64_t kv_head, Kv
   float abs_max = 0.0f;
   if (r.v != VFormat::bf16) {
     const std::vector<ChannelRange> range = channel_ranges(p, sub, kv_head);
+    const float head = r.fp4_v() ? nvfp4_value_scale(r, range) : 1.0f;
     for (size_t i = 0; i < range.size(); ++i) {
       const float amax = range[i].abs_max();
       abs_max = std::max(abs_max, amax);
-      if (r.v_smooth()) {
+      if (r.fp4_v()) {
+        out.s_v[i] = head;
+        factor[i] = 1.0f / head;
+      } else if (r.v_smooth()) {
         out.s_v[i] = smooth_scale(range[i]);
         factor[i] = 1.0f / out.s_v[i];
       } else if (amax >= 0x1p-100f) {
@@ -155,11 +198,14 @@ void prepare_values(const Problem& p, const SubProblem& sub, int64_t kv_head, Kv
     int64_t n_valid = 0;
     for (; n_valid < kBlock && out.order[c0 + n_valid] >= 0; ++n_valid)
       p.v.load_row(sub.batch, kv_head, out.order[c0 + n_valid], rows.data() + n_valid * d);
-    if (!r.v_smooth()) {
+    if (r.fp4_v()) {
+      store_nvfp4_block(p, rows.data(), n_valid, j, factor[0], out);
+    } else if (r.v_smooth()) {
+      store_smooth_block(p, rows.data(), n_valid, j, out, factor);
+    } else {
       store_plain_block(p, rows.data(), n_valid, c0, out, factor);
-      continue;
     }
-    store_smooth_block(p, rows.data(), n_valid, j, out, factor);
+    if (!r.v_smooth()) continue;
     for (int64_t n = 0; n < n_valid; ++n) energy.add_row(rows.data() + n * d, p.d);
     energy.add_block(out.mu + j * d, out.s_v, p.d, n_valid);
   }
@@ -174,6 +220,10 @@ float dequantised_value(const Recipe& r, const KvOperands& kv, int64_t column, i
     case VFormat::int8_smooth:
       return mul(int8_decode(static_cast<int8_t>(kv.v_codes[at])),
                  kv.v_scale[column / kBlock * kv.d_pad + channel]);
+    case VFormat::nvfp4:
+    case VFormat::nvfp4_smooth:
+      return mul(e2m1_decode(fp4_get(kv.v_codes + column * kv.d_pad / 2, kv.d_pad, channel)),
+                 ue4m3_decode(kv.v_micro[column / kMicroGroup * kv.d_pad + channel]));
     default:
       return e4m3_decode(kv.v_codes[at]);
   }

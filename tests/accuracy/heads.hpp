@@ -17,7 +17,9 @@ namespace vca::test {
 class CalibratedHead {
  public:
   CalibratedHead(Family family, const Grid& grid, double n_eff, uint64_t seed, int64_t rows)
-      : tensors(make_calibrated(family, grid, n_eff, seed)) {
+      : CalibratedHead(make_calibrated(family, grid, n_eff, seed), rows) {}
+  // Any head of kHeadDim channels, a captured one for instance.
+  CalibratedHead(CalibratedTensors given, int64_t rows) : tensors(std::move(given)) {
     p.batches = p.h_q = p.h_kv = 1;
     p.s_q = p.s_kv = tensors.n;
     p.d = p.d_pad = kHeadDim;
@@ -25,7 +27,7 @@ class CalibratedHead {
     p.q = view_of(tensors.q, 1, 1, tensors.n, kHeadDim);
     p.k = view_of(tensors.k, 1, 1, tensors.n, kHeadDim);
     p.v = view_of(tensors.v, 1, 1, tensors.n, kHeadDim);
-    p.grid = grid;
+    p.grid = tensors.grid;
     p.subs.push_back(Heads::whole(0, tensors.n, tensors.n));
     values = spec::value_rows(p, sub(), 0);
     const std::vector<int64_t> sampled = spec::evenly_spread(tensors.n, rows);

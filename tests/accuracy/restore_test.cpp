@@ -9,6 +9,7 @@
 
 #include "spec/bounds.hpp"
 #include "spec/heads.hpp"
+#include "spec/mma_fp4.hpp"
 
 namespace vca {
 namespace {
@@ -41,16 +42,19 @@ TEST(MeanRestore, ExactToFp32) {
       h.use(*r);
       Prepared prepared(h.p, h.p.subs[0]);
       KvOperands& kv = prepared.kv.view;
-      std::memset(kv.v_codes, 0, static_cast<size_t>(kv.n_cols() * 64));
+      std::memset(kv.v_codes, 0, static_cast<size_t>(kv_sizes(*r, kv.n_blocks, 64).v_codes));
       for (int64_t j = 1; j < kv.n_blocks; ++j) std::copy_n(kv.mu, 64, kv.mu + j * 64);
       const double groups = std::ceil(static_cast<double>(kv.n_blocks) / 8);
-      for (const Target target : {Target::cpu, Target::sm90, Target::sm120}) {
+      // NVFP4 restores a block's mean at once: two roundings of O and two of l a block.
+      const double units =
+          r->flow() == Flow::means ? 4 * static_cast<double>(kv.n_blocks) : groups * 28;
+      for (const Target target : {Target::cpu, test::chip_of(*r), Target::sm120}) {
         const Traced t(h.p, prepared, target, 0, 4);
         double worst = 0;
         for (int64_t i = 0; i < 4 * 64; ++i) {
           const double mean = static_cast<double>(kv.mu[i % 64]) * kv.s_v[i % 64];
           const double error = std::fabs(t.o[static_cast<size_t>(i)] - mean);
-          ASSERT_LE(error, (groups * 28 + 5) * 0x1p-24 * std::fabs(mean))
+          ASSERT_LE(error, (units + 5) * 0x1p-24 * std::fabs(mean))
               << test::label(*r, target) << " " << n;
           worst = std::max(worst, error / std::fabs(mean));
         }
@@ -64,7 +68,9 @@ TEST(MeanRestore, ExactToFp32) {
 
 // V constant in a channel: the residual is what the BF16 mean left, 2^-9 of V, known to 2^-4 of
 // itself, so O is within 2^-13 of V (and 2^-18 for the sums above). BF16 and FP16 values lie 2^-8
-// and 2^-11 apart: rounded to their own type they come back bit for bit.
+// and 2^-11 apart: rounded to their own type they come back bit for bit. NVFP4 knows the residual
+// to the 1/17 of its micro-scale and an element of P to a quarter of itself: 2^-10.6 of V, so BF16
+// values come back.
 TEST(MeanRestore, ConstantValuesComeBack) {
   for (const int64_t n : {1, 100, 300, 1500}) {
     for (const bool half : {false, true}) {
@@ -78,12 +84,15 @@ TEST(MeanRestore, ConstantValuesComeBack) {
       for (const Recipe* r : smooth_recipes()) {
         h.use(*r);
         const Prepared prepared(h.p, h.p.subs[0]);
+        const float bound =
+            r->fp4_v() ? 0x1p-9f * (1.0f / 17 + 0.25f) + 0x1p-18f : 0x1p-13f + 0x1p-18f;
         for (const Target target : kAllTargets) {
+          if (r->four_bit() && !has_nvfp4(target)) continue;
           const Traced t(h.p, prepared, target, 0, 3);
           for (size_t i = 0; i < t.o.size(); ++i) {
             const float v = h.v[i % 64];
-            ASSERT_LE(std::fabs(t.o[i] - v), std::fabs(v) * (0x1p-13f + 0x1p-18f))
-                << test::label(*r, target);
+            ASSERT_LE(std::fabs(t.o[i] - v), std::fabs(v) * bound) << test::label(*r, target);
+            if (half && r->fp4_v()) continue;
             if (half)
               ASSERT_EQ(fp16_encode(t.o[i]), fp16_encode(v)) << test::label(*r, target);
             else
@@ -95,6 +104,10 @@ TEST(MeanRestore, ConstantValuesComeBack) {
   }
 }
 
+double score_of(const Recipe& r, int32_t s) {
+  return r.integer_scores() ? static_cast<double>(s) : static_cast<double>(std::bit_cast<float>(s));
+}
+
 // V constant in every block: only block sums enter, so a recipe whose sums are those of real
 // exponentials has no error of P left, and one with decoded sums that of its block sums alone.
 TEST(MeanRestore, ConstantBlocksSeeBlockSumsOnly) {
@@ -104,7 +117,7 @@ TEST(MeanRestore, ConstantBlocksSeeBlockSumsOnly) {
     h.use(*r);
     const Prepared prepared(h.p, h.p.subs[0]);
     const KvOperands& kv = prepared.kv.view;
-    for (const Target target : {Target::cpu, Target::sm90}) {
+    for (const Target target : {Target::cpu, test::chip_of(*r)}) {
       const Traced t(h.p, prepared, target, 0, 6);
       std::vector<float> a(static_cast<size_t>(kv.n_blocks * 4));
       for (int64_t row = 0; row < 6; ++row) {
@@ -120,7 +133,7 @@ TEST(MeanRestore, ConstantBlocksSeeBlockSumsOnly) {
                   t.r[static_cast<size_t>(row * kv.n_blocks + j)];
           } else {
             for (int64_t n = j * kBlock; n < (j + 1) * kBlock && n < 1600; ++n)
-              sum += std::exp2((static_cast<double>(t.s[static_cast<size_t>(row * t.n_cols + n)]) *
+              sum += std::exp2((score_of(*r, t.s[static_cast<size_t>(row * t.n_cols + n)]) *
                                     a[static_cast<size_t>(j * 4 + n % 8 / 2)] -
                                 m_final) /
                                8);
@@ -137,7 +150,9 @@ TEST(MeanRestore, ConstantBlocksSeeBlockSumsOnly) {
           }
           // Block sums to tf32, in O and in l: 2^-11 each. The residual of the BF16 mean, 2^-9 of
           // V, carries the map's error: 1/17 of it with exp and cast, and 2^-4 of it from E4M3.
-          const double bound = size * (2 * 0x1p-11 + 0x1p-9 * (1.0 / 17 + 1.0 / 16) + 0x1p-16);
+          // NVFP4: a quarter of it from P, and 1/17 from the micro-scale.
+          const double of_residual = r->fp4_v() ? 0.25 + 1.0 / 17 : 1.0 / 17 + 1.0 / 16;
+          const double bound = size * (2 * 0x1p-11 + 0x1p-9 * of_residual + 0x1p-16);
           ASSERT_NEAR(t.o[static_cast<size_t>(row * 64 + c)], expected, bound + kv.s_v[c] * 0x1p-10)
               << test::label(*r, target);
         }
@@ -178,7 +193,7 @@ TEST(Reordering, KeysAndValuesTogetherChangeNothing) {
     r.k_mean = false;
     h.use(r);
     moved.use(r);
-    for (const Target target : {Target::cpu, Target::sm90})
+    for (const Target target : {Target::cpu, test::chip_of(r)})
       test::expect_same(
           Traced(h.p, Prepared(h.p, h.p.subs[0]), target, 0, 5),
           Traced(moved.p, Prepared(moved.p, moved.p.subs[0], 0, &order), target, 0, 5),
@@ -209,7 +224,7 @@ TEST(KeyConstant, ChangesNothingButTheLse) {
     shifted.use(*r);
     const Prepared a(h.p, h.p.subs[0]), b(shifted.p, shifted.p.subs[0]);
     EXPECT_EQ(a.kv.bytes, b.kv.bytes) << r->name;
-    for (const Target target : {Target::cpu, Target::sm90}) {
+    for (const Target target : {Target::cpu, test::chip_of(*r)}) {
       const Traced x(h.p, a, target, 0, 6), y(shifted.p, b, target, 0, 6);
       EXPECT_EQ(x.s, y.s);
       EXPECT_EQ(x.codes, y.codes);

@@ -24,7 +24,7 @@ TEST(Names, RoundTripAndAgreeWithTheSpecification) {
     expect_ok(vca_recipe_parse((std::string(r.name) + "+had").c_str(), &recipe, &hadamard));
     EXPECT_EQ(hadamard, 1);
   }
-  EXPECT_EQ(vca_recipe_str(12), nullptr);
+  EXPECT_EQ(vca_recipe_str(VCA_RECIPE_VC4_INT8QK + 1), nullptr);
   for (int32_t g = VCA_GROUPING_DEFAULT; g <= VCA_GROUPING_AUTO; ++g) {
     int32_t parsed = -1;
     expect_ok(vca_grouping_parse(vca_grouping_str(g), &parsed));

@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = pathlib.Path(os.environ.get("VCATTN_BINARY", ROOT / "build" / "bin" / "vcattn"))
 RECIPES = [
     "exact", "bf16", "fp8", "sage2", "vc8-paper", "vc8-exp", "vc8", "vc8-turbo", "vc8-hq",
-    "vc8-fp8qk", "vc8-fp8qk-paper",
+    "vc8-fp8qk", "vc8-fp8qk-paper", "fp4", "sage3", "vc4-paper", "vc4", "vc4-int8qk",
 ]  # fmt: skip
 FIGURES = [
     "rel_l2", "worst_row", "cosine", "qk_only", "p_only", "v_only", "energy_removed", "tv_mean",

@@ -154,7 +154,7 @@ TEST(Attention, RowsDoNotDependOnEachOther) {
   for (const Recipe* r : test::running_recipes()) {
     h.use(*r);
     const Prepared prepared(h.p, h.p.subs[0]);
-    for (const Target target : {Target::cpu, Target::sm90}) {
+    for (const Target target : {Target::cpu, test::chip_of(*r)}) {
       const Traced all(h.p, prepared, target, 0, 21);
       expect_same(all, Traced(h.p, prepared, target, 0, 21), label(*r, target));
       for (const int64_t row : {0, 7, 20}) {
@@ -194,7 +194,7 @@ TEST(Attention, WithinTheDerivedBounds) {
       Heads h({2, 4, 2, 3, s_kv, d}, static_cast<uint32_t>(d * 1000 + s_kv), 1.5, 5.0);
       for (const Recipe* r : test::running_recipes()) {
         h.use(*r);
-        for (const Target target : {Target::cpu, Target::sm90}) {
+        for (const Target target : {Target::cpu, test::chip_of(*r)}) {
           const int64_t head = (s_kv + d) % 4;
           used = std::max(used, test::check_rows(h, h.p.subs[s_kv % 2], head, target));
         }

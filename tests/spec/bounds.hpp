@@ -44,9 +44,16 @@ struct RowBound {
   std::vector<double> output;  // [d] |o - exact|
 };
 
-// Largest |decoded - x| of one element in a format with this scale.
-inline double element_error(spec::QkFormat format, double x, double scale) {
+// Largest |decoded - x| of one element in a format with this scale; amax: of its micro-group.
+//
+// NVFP4, in units of the micro-scale s: half a step is at most a fifth of elements from 1 up and
+// 1/4 below. s is at most amax/4 (1 + 1/16) and, normal, at least amax/6 (1 - 1/17), so 1/4 of it
+// is below amax/15 and what saturates at 6s is below amax/17. A subnormal scale is off by up to
+// 2^-10, six of which saturate; and a scale that vanishes belongs to a group below 6 * 2^-10.
+inline double element_error(spec::QkFormat format, double x, double scale, double amax) {
   switch (format) {
+    case spec::QkFormat::nvfp4:
+      return std::max(std::fabs(x) / 5, amax / 15) + 6.5 * 0x1p-10 * scale;
     case spec::QkFormat::int8:
       return scale / 2;
     case spec::QkFormat::bf16:
@@ -54,6 +61,23 @@ inline double element_error(spec::QkFormat format, double x, double scale) {
     default:  // E4M3: half a step of three bits, or of the smallest subnormal
       return std::max(std::fabs(x) / 16, scale * 0x1p-10);
   }
+}
+
+// sum |P W / L - softmax(own)| of NVFP4 P with FP32 sums. Rounding to E2M1 moves an element by at
+// most a fifth of itself or, below 1, by a quarter of the micro-scale, amax/22 of its group; never
+// by more than itself; saturation by 1/17. A group whose scale is subnormal (its largest P below 6
+// * 2^-6) is counted as lost. own: exp(score - maximum) by column, 0 for pads.
+inline double nvfp4_map_bound(const spec::Recipe& r, const std::vector<double>& own, double total) {
+  const double smallest = 6 * 0x1p-6 / std::exp2(static_cast<double>(r.top) / 8);
+  double sum = 0;
+  for (size_t n0 = 0; n0 < own.size(); n0 += spec::kMicroGroup) {
+    const double amax =
+        *std::max_element(own.begin() + static_cast<std::ptrdiff_t>(n0),
+                          own.begin() + static_cast<std::ptrdiff_t>(n0) + spec::kMicroGroup);
+    for (size_t n = n0; n < n0 + spec::kMicroGroup; ++n)
+      sum += amax < smallest ? own[n] : std::min(own[n], std::max(own[n] / 5, amax / 22));
+  }
+  return sum / total;
 }
 
 // Row `row` of the prepared queries, traced as number `i` of `t`.
@@ -67,6 +91,19 @@ inline RowBound row_bound(const spec::Problem& p, const spec::SubProblem& sub, i
   p.q.load_row(sub.batch, q_head, sub.q_begin + row, x);
   p.rope.apply(sub.q_begin + row, x);
   if (p.hadamard) hadamard_row(x, p.d_pad);
+  if (p.negate_q())
+    for (float& value : x) value = -value;
+  float quantised_q[kMaxHeadDim];  // without the mean, where it is taken out
+  std::copy_n(x, kMaxHeadDim, quantised_q);
+  for (int c = 0; q.q_mean != nullptr && c < p.d_pad; ++c)
+    quantised_q[c] -= q.q_mean[q.mean_row(row) * p.d_pad + c] * q.q_scale[0];
+  const auto group_amax = [&](const float* values, int c) {
+    double amax = 0;
+    for (int i = c / kMicroGroup * kMicroGroup; i < c / kMicroGroup * kMicroGroup + kMicroGroup;
+         ++i)
+      amax = std::max(amax, static_cast<double>(std::fabs(values[i])));
+    return amax;
+  };
   const double step_q = q.q_scale[row / 16 * 8 + row % 8];
   const double nats = std::fabs(p.scale) / (p.hadamard ? p.d_pad : 1);
 
@@ -87,14 +124,17 @@ inline RowBound row_bound(const spec::Problem& p, const spec::SubProblem& sub, i
     const double step_k = kv.k_scale[n / kBlock * 4 + k_group(n)];
     double bound = 0, size = 0, dot = 0;
     for (int c = 0; c < p.d_pad; ++c) {
-      const double dq = element_error(r.qk, x[c], step_q), dk = element_error(r.qk, k[c], step_k);
-      bound += std::fabs(x[c]) * dk + std::fabs(k[c]) * dq + dq * dk;
-      size += std::fabs(static_cast<double>(x[c]) * k[c]);
+      const double dq = element_error(r.qk, quantised_q[c], step_q, group_amax(quantised_q, c));
+      const double dk = element_error(r.qk, k[c], step_k, group_amax(k, c));
+      bound += std::fabs(quantised_q[c]) * dk + std::fabs(k[c]) * dq + dq * dk;
+      const double mean = static_cast<double>(x[c]) - quantised_q[c];
+      size += (std::fabs(quantised_q[c]) + std::fabs(mean)) * std::fabs(k[c]);
       dot += static_cast<double>(x[c]) * k[c];
     }
     // FP32 of offset, rotation, factors and (E4M3, BF16) the dot: 2^-16 of sum |q||k|; the dot of
     // Hopper's FP8 keeps 13 bits of the largest term at each of 4 steps.
-    const bool truncated = !r.integer_scores() && r.id != RecipeId::bf16 && target != Target::cpu;
+    const bool truncated = !r.integer_scores() && r.id != RecipeId::bf16 &&
+                           r.qk != QkFormat::nvfp4 && target != Target::cpu;
     bound += size * (0x1p-16 + (truncated ? 4 * 34 * 0x1p-13 : 0.0));
     const auto at = static_cast<size_t>(n);
     const int32_t s = t.s[static_cast<size_t>(i * t.n_cols + n)];
@@ -102,7 +142,7 @@ inline RowBound row_bound(const spec::Problem& p, const spec::SubProblem& sub, i
         r.integer_scores() ? static_cast<double>(s) : static_cast<double>(std::bit_cast<float>(s));
     const double factor = a[static_cast<size_t>(n / kBlock * 4 + k_group(n))];
     own[at] = std::ldexp(score * factor, e) * std::log(2.0) / 8;
-    truth[at] = (p.scale < 0 ? -nats : nats) * dot;
+    truth[at] = nats * dot;
     const double deviation = std::fabs(own[at] - truth[at]);
     out.score = std::max(out.score, deviation);
     if (deviation > 0) out.score_use = std::max(out.score_use, deviation / (nats * bound));
@@ -141,6 +181,7 @@ inline RowBound row_bound(const spec::Problem& p, const spec::SubProblem& sub, i
     }
     map = worth / denominator;
   }
+  if (r.fp4_p()) map = nvfp4_map_bound(r, own, total);
   // A GPU's exponentials (E3): the cubic, and half an ulp of v and of the offset, 128 octaves a
   // unit.
   double cubic = 0;

@@ -24,8 +24,7 @@ namespace {
 using namespace spec;
 
 std::filesystem::path golden_file() {
-  return std::filesystem::path(__FILE__).parent_path().parent_path() / "golden" /
-         "spec_attention.txt";
+  return std::filesystem::path(VCA_SOURCE_DIR) / "tests" / "golden" / "spec_attention.txt";
 }
 
 template <class T>
@@ -64,7 +63,7 @@ std::string golden_text() {
     h.use(*r);
     const test::Prepared prepared(h.p, h.p.subs[0], 0, &order);
     std::vector<int32_t> cpu_scores;
-    for (const Target target : {Target::cpu, Target::sm90}) {
+    for (const Target target : {Target::cpu, test::chip_of(*r)}) {
       const test::Traced t(h.p, prepared, target, 0, kRows);
       out += "recipe " + std::string(r->name) + " target " + std::string(to_string(target)) + "\n";
       if (t.s == cpu_scores)

@@ -141,6 +141,11 @@ inline std::vector<const spec::Recipe*> running_recipes() {
   return out;
 }
 
+// A chip that can run the recipe: Hopper, or Blackwell where an operand is NVFP4.
+inline spec::Target chip_of(const spec::Recipe& r) {
+  return r.four_bit() ? spec::Target::sm120 : spec::Target::sm90;
+}
+
 // FP64 attention of one row.
 struct Exact {
   std::vector<double> o, prob;

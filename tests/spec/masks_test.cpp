@@ -49,7 +49,7 @@ TEST(Masks, MaskedTokensAreInvisible) {
     for (const Recipe* r : test::running_recipes()) {
       small.use(*r);
       wide.use(*r);
-      for (const Target target : {Target::cpu, Target::sm90})
+      for (const Target target : {Target::cpu, test::chip_of(*r)})
         expect_same(Traced(small.p, Prepared(small.p, small.p.subs[0]), target, 0, 5),
                     Traced(wide.p, Prepared(wide.p, sub), target, 0, 5), label(*r, target));
       const Exact a(small.p, small.p.subs[0], 0, 2), b(wide.p, sub, 0, 2);
@@ -76,7 +76,7 @@ TEST(Masks, SegmentsStartFreshBlocks) {
   for (const Recipe* r : test::running_recipes()) {
     h.use(*r);
     test::check_rows(h, sub, 0, Target::cpu);
-    test::check_rows(h, sub, 0, Target::sm90);
+    test::check_rows(h, sub, 0, test::chip_of(*r));
   }
 }
 
@@ -173,6 +173,7 @@ TEST(Scale, HugeScoresKeepTheirArgmax) {
         // One code against its FP32 exponential: half a step (F2); tf32 rounding of block sums.
         const double cast = r->p == PMap::cast_e4m3 ? 1.0 / 17
                             : r->p == PMap::cast_u8 ? 0.5 / 230
+                            : r->fp4_p()            ? 1.0 / 17  // of the micro-scale
                                                     : 0.0;
         ASSERT_NEAR(t.o[row * 128 + c], v,
                     error * (1 + cast) + std::fabs(v) * cast + (std::fabs(v) + 1) * 0x1p-11)
@@ -199,13 +200,15 @@ TEST(Scale, ExtremeMagnitudesStayFinite) {
         // Unquantised scores, |q.k| around 2^225, do not fit FP32 in any implementation.
         if (r->id == RecipeId::bf16 && qk > 60) continue;
         h.use(*r);
-        for (const Target target : {Target::cpu, Target::sm90}) {
+        for (const Target target : {Target::cpu, test::chip_of(*r)}) {
           const Traced t(h.p, Prepared(h.p, h.p.subs[0]), target, 0, 3);
           for (const uint8_t c : t.codes) ASSERT_LE(c, r->p == PMap::cast_u8 ? 255 : 126);
           for (const float l : t.l) ASSERT_TRUE(std::isfinite(l) && l > 0) << label(*r, target);
-          // A mean of values, each known to 1/16; FP32-sum recipes add 1/17 for the cast.
+          // A mean of values, each known to 1/16; FP32-sum recipes add 1/17 for the cast, and NVFP4
+          // rounds an element of P to at most twice itself.
+          const double most = r->fp4_p() ? 2.13 : 1.13;
           for (const float x : t.o)
-            ASSERT_LE(std::fabs(static_cast<double>(x)), largest * 1.13) << label(*r, target);
+            ASSERT_LE(std::fabs(static_cast<double>(x)), largest * most) << label(*r, target);
         }
       }
     }
@@ -229,11 +232,12 @@ TEST(Lse, FourShardsMergeToTheWhole) {
           for (int64_t i = s * 128 + 128 - 9 * s; i < s * 128 + 128; ++i)
             sub.segments[0].push_back(i);
       const Prepared prepared(h.p, sub);
-      const Traced t(h.p, prepared, Target::sm90, 0, 8);
+      const Target chip = test::chip_of(*r);
+      const Traced t(h.p, prepared, chip, 0, 8);
       for (int64_t row = 0; row < 8; ++row) {
         const auto at = static_cast<size_t>(row);
-        const test::RowBound bound = test::row_bound(h.p, sub, 0, prepared.kv.view, prepared.q.view,
-                                                     t, row, row, Target::sm90);
+        const test::RowBound bound =
+            test::row_bound(h.p, sub, 0, prepared.kv.view, prepared.q.view, t, row, row, chip);
         EXPECT_LE(bound.score_use, 1.0);
         const double weight = std::exp(t.lse[at] - whole[at].lse);
         l[at] += weight;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/names.hpp"
+#include "spec/mma_fp4.hpp"
 #include "tools/vcattn/atomic_file.hpp"
 #include "tools/vcattn/commands.hpp"
 #include "tools/vcattn/compare_input.hpp"
@@ -49,15 +50,22 @@ RecipeChoice make_choice(const std::string& name, int32_t grouping) {
   return choice;
 }
 
-std::vector<RecipeChoice> choose_recipes(const Arguments& args) {
+// Without --recipes: all that the target's chip can run.
+std::vector<RecipeChoice> choose_recipes(const Arguments& args, spec::Target target) {
   int32_t grouping = VCA_GROUPING_DEFAULT;
   if (args.grouping != "default") check_name(vca_grouping_parse(args.grouping.c_str(), &grouping));
   std::vector<std::string> names = args.recipes;
   if (names.empty())
-    for (const spec::Recipe& r : spec::kRecipes) names.emplace_back(r.name);
+    for (const spec::Recipe& r : spec::kRecipes)
+      if (!r.four_bit() || spec::has_nvfp4(target)) names.emplace_back(r.name);
   std::vector<RecipeChoice> choices;
   for (const std::string& name : names) {
     RecipeChoice choice = make_choice(name, grouping);
+    if (choice.recipe->four_bit() && !spec::has_nvfp4(target)) {
+      throw UserError("recipe " + choice.label + " needs NVFP4 matrix instructions",
+                      "--target " + std::string(spec::to_string(target)) + ", which has none",
+                      "cpu, sm100, sm103, sm120", "");
+    }
     const bool known = std::any_of(choices.begin(), choices.end(),
                                    [&](const RecipeChoice& c) { return c.label == choice.label; });
     if (!known) choices.push_back(std::move(choice));
@@ -121,10 +129,10 @@ void check_outputs(const Arguments& args, OutputSet& outputs) {
 
 int run(const Arguments& args) {
   CompareOptions options;
-  options.recipes = choose_recipes(args);
   int32_t target = 0;
   check_name(vca_target_parse(args.target.c_str(), &target));
   options.target = core::resolve_target(target);
+  options.recipes = choose_recipes(args, options.target);
   options.rows = args.rows;
   options.threads = args.threads;
   options.quiet = args.quiet;

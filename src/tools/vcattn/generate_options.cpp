@@ -15,7 +15,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kReference = "bf16";
-constexpr const char* kDemoRecipes = "fp8,sage2,vc8-paper,vc8,vc8-turbo,vc8-hq";
+constexpr const char* kDemoRecipes =
+    "fp8,sage2,vc8-paper,vc8,vc8-turbo,vc8-hq,sage3,vc4,vc4-int8qk";
 constexpr const char* kDefaultRecipes = "sage2,vc8";
 constexpr const char* kModelFile = "tiny_video_dit/model/tiny_video_dit.safetensors";
 constexpr const char* kPolicyForm =

@@ -253,9 +253,14 @@ struct SpecRun {
 std::string check_unit(cpu::Isa isa, const SmallProblem& small, const SpecRun& expected) {
   const spec::Problem& p = small.problem;
   const auto scratch = std::make_unique<cpu::Scratch>();
+  const spec::KvOperands& kv = expected.kv.view;
+  std::vector<float> delta(static_cast<size_t>(kv.n_cols()));
   for (int64_t head = 0; head < p.h_q; ++head) {
-    cpu::attend_tile(isa, p, expected.kv.view, expected.q[static_cast<size_t>(head)]->view, 0,
-                     static_cast<int>(p.s_q), false, *scratch);
+    const spec::QOperands& q = expected.q[static_cast<size_t>(head)]->view;
+    for (int64_t j = 0; q.q_mean != nullptr && j < kv.n_blocks; ++j)
+      spec::mean_scores(kv, q.q_mean, j, delta.data() + j * spec::kBlock);
+    cpu::attend_tile(isa, p, kv, q, 0, static_cast<int>(p.s_q),
+                     q.q_mean != nullptr ? delta.data() : nullptr, false, *scratch);
     const std::string error =
         first_difference(scratch->o, expected.o.data() + head * p.s_q * p.d, p.s_q * p.d);
     if (!error.empty()) return "head " + std::to_string(head) + ": " + error;

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Coverage-guided fuzzing with libFuzzer, AddressSanitizer and UndefinedBehaviorSanitizer (clang).
+#
+#   scripts/fuzz.sh [TARGET [INPUTS]]
+#
+# TARGET: safetensors, descriptor, group_state or all (default); INPUTS: how many each (default one
+# million). The corpus grows in out/fuzz/TARGET and serves the next run. A finding is written to
+# out/fuzz/TARGET-crash-* and fails the script. The tests run the same targets for a fixed number of
+# mutations of their seeds, with any compiler.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+wanted=${1:-all}
+inputs=${2:-1000000}
+targets=(safetensors descriptor group_state)
+if [[ $wanted != all ]]; then
+  targets=("$wanted")
+fi
+if [[ ! -f build-fuzz/build.ninja ]]; then
+  cmake --preset host-fuzz -G Ninja
+fi
+programs=()
+for target in "${targets[@]}"; do
+  programs+=("${target}_fuzz" "${target}_fuzz_guided")
+done
+cmake --build build-fuzz -j "${JOBS:-$(nproc)}" --target "${programs[@]}"
+export OMP_NUM_THREADS=1
+for target in "${targets[@]}"; do
+  corpus=out/fuzz/$target
+  mkdir -p "$corpus"
+  "build-fuzz/tests/${target}_fuzz" --write-seeds "$corpus"
+  "build-fuzz/tests/${target}_fuzz_guided" "$corpus" -runs="$inputs" -max_len=4096 -timeout=60 \
+    -rss_limit_mb=4096 -print_final_stats=1 -artifact_prefix="$corpus-" 2>&1 |
+    tee "$corpus.log" | grep -E '^(#[0-9]+\s+(DONE|INITED)|stat::|==|SUMMARY)' || true
+  grep -q '^Done ' "$corpus.log" || {
+    echo "fuzz: $target did not end well; see $corpus.log" >&2
+    exit 1
+  }
+done
