@@ -74,7 +74,7 @@ typedef enum vca_recipe {
   VCA_RECIPE_FP4 = 12,       /* naive NVFP4 for Q, K, P (one level) and V */
   VCA_RECIPE_SAGE3 = 13,     /* NVFP4 with Q and K means, two-level P */
   VCA_RECIPE_VC4_PAPER = 14, /* the published VC-Attention, 4 bit: sage3 with V-Smooth */
-  VCA_RECIPE_VC4 = 15,       /* NVFP4, K mean, Hadamard, V-Smooth, micro-scale of three */
+  VCA_RECIPE_VC4 = 15,       /* NVFP4, Q and K means, Hadamard, V-Smooth, micro-scale of three */
   VCA_RECIPE_VC4_INT8QK = 16 /* vc4 with INT8 QK: much more faithful */
 } vca_recipe;
 

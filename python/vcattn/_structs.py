@@ -44,6 +44,11 @@ class Recipe(enum.IntEnum):
     VC8_HQ = 9
     VC8_FP8QK = 10
     VC8_FP8QK_PAPER = 11
+    FP4 = 12
+    SAGE3 = 13
+    VC4_PAPER = 14
+    VC4 = 15
+    VC4_INT8QK = 16
 
 
 class Grouping(enum.IntEnum):

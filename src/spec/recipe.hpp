@@ -48,7 +48,7 @@ enum class PMap : uint8_t {
   expcast,       // E4M3 code straight from the score
   nvfp4,         // real exponential, NVFP4 along the keys, elements divided by the micro-scale
   nvfp4_folded,  // the same with the micro-scale taken out in the exponent
-  expcast4,      // NVFP4 straight from the score: measured and rejected (docs/decisions/0006)
+  expcast4,      // NVFP4 straight from the score: measured and rejected (docs/decisions/0008)
 };
 enum class Reference : uint8_t { running_max, block_max };
 enum class VFormat : uint8_t {
@@ -143,7 +143,7 @@ inline constexpr std::array<Recipe, 16> kRecipes = {{
     {RecipeId::vc4_paper, "vc4-paper", QkFormat::nvfp4, true, true, false, PMap::nvfp4, kTopNvfp4,
      Reference::running_max, VFormat::nvfp4_smooth, Grouping::kmeans, true, true},
     {RecipeId::vc4, "vc4", QkFormat::nvfp4, true, false, true, PMap::nvfp4_folded, kTopNvfp4,
-     Reference::running_max, VFormat::nvfp4_smooth, Grouping::automatic, false, false, true},
+     Reference::running_max, VFormat::nvfp4_smooth, Grouping::automatic, false, true, true},
     {RecipeId::vc4_int8qk, "vc4-int8qk", QkFormat::int8, true, false, false, PMap::nvfp4_folded,
      kTopNvfp4, Reference::running_max, VFormat::nvfp4_smooth, Grouping::automatic, false, false,
      true},

@@ -77,10 +77,8 @@ inline float nvfp4_sum(Target target, const float* terms, const float* scale) {
   return add(add(lane[0], lane[1]), add(lane[2], lane[3]));
 }
 
-inline float block_exp2(Target target, float code_units) {
-  const float x = mul(code_units, 0.125f);
-  return target == Target::cpu ? exp2_cpu(x) : exp2_rn(x);
-}
+// The exponential of NVFP4 recipes, on every target.
+inline float nvfp4_exp2(float code_units) { return exp2_cpu(mul(code_units, 0.125f)); }
 
 inline constexpr float kInv6 = 1.0f / 6.0f;
 
@@ -95,9 +93,8 @@ inline uint8_t expcast4_code(float w) {
 }
 
 // One group of 16 keys: x[n] = code units with `top` at the maximum; masked keys are left out.
-inline void nvfp4_group(const Recipe& r, Target target, const float* x, const bool* masked,
-                        uint8_t* scale_code, float* sum_scale, float* p, float* terms,
-                        uint8_t* codes) {
+inline void nvfp4_group(const Recipe& r, const float* x, const bool* masked, uint8_t* scale_code,
+                        float* sum_scale, float* p, float* terms, uint8_t* codes) {
   float top = -std::numeric_limits<float>::infinity();
   for (int n = 0; n < kMicroGroup; ++n) {
     codes[n] = 0;
@@ -122,7 +119,7 @@ inline void nvfp4_group(const Recipe& r, Target target, const float* x, const bo
     }
     return;
   }
-  const float largest = block_exp2(target, top);
+  const float largest = nvfp4_exp2(top);
   if (r.p == PMap::nvfp4_folded) {
     *scale_code = std::max<uint8_t>(ue4m3_encode(mul(largest, kInv6)), 1);
     const float scale = ue4m3_decode(*scale_code);
@@ -130,7 +127,7 @@ inline void nvfp4_group(const Recipe& r, Target target, const float* x, const bo
     const float log_scale = ue4m3_log_table()[*scale_code];
     for (int n = 0; n < kMicroGroup; ++n) {
       if (masked[n]) continue;
-      terms[n] = block_exp2(target, sub(x[n], log_scale));
+      terms[n] = nvfp4_exp2(sub(x[n], log_scale));
       codes[n] = e2m1_encode(terms[n]);
       p[n] = mul(e2m1_decode(codes[n]), scale);
     }
@@ -141,14 +138,14 @@ inline void nvfp4_group(const Recipe& r, Target target, const float* x, const bo
   const float inverse = *scale_code != 0 ? 1.0f / scale : 0.0f;
   for (int n = 0; n < kMicroGroup; ++n) {
     if (masked[n]) continue;
-    terms[n] = block_exp2(target, x[n]);
+    terms[n] = nvfp4_exp2(x[n]);
     codes[n] = e2m1_encode(mul(terms[n], inverse));
     p[n] = mul(e2m1_decode(codes[n]), scale);
   }
 }
 
-inline void compute_p_nvfp4(const Recipe& r, Target target, const BlockScores& s, float bias,
-                            const bool* valid, BlockP& out) {
+inline void compute_p_nvfp4(const Recipe& r, const BlockScores& s, float bias, const bool* valid,
+                            BlockP& out) {
   float x[kBlock];
   bool masked[kBlock];
   for (int n = 0; n < kBlock; ++n) {
@@ -157,7 +154,7 @@ inline void compute_p_nvfp4(const Recipe& r, Target target, const BlockScores& s
   }
   for (int g = 0; g < kBlock / kMicroGroup; ++g) {
     const int n = g * kMicroGroup;
-    nvfp4_group(r, target, x + n, masked + n, &out.scales[g], &out.sum_scale[g], out.p + n,
+    nvfp4_group(r, x + n, masked + n, &out.scales[g], &out.sum_scale[g], out.p + n,
                 out.sum_terms + n, out.codes + n);
   }
 }
@@ -172,7 +169,7 @@ inline void compute_p(const Recipe& r, Target target, const BlockScores& s, floa
   const bool polynomial = target != Target::cpu && r.p != PMap::fp32;  // E3
   const float bias = sub_rd(r.top, reference);  // down: no code exceeds `top` (docs/numerics.md, E)
   if (r.fp4_p()) {
-    compute_p_nvfp4(r, target, s, bias, valid, out);
+    compute_p_nvfp4(r, s, bias, valid, out);
     return;
   }
   const float offset = exp2_code_offset(bias);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Errors of the NVFP4 recipes (docs/numerics.md F11) on the calibrated tensors and on a captured
 // head of the bundled video DiT, and the choices that rest on them: query means, rotation,
-// micro-scale and ExpCast4 (docs/decisions/0006, 0007). The figures stand in docs/accuracy-4bit.md.
+// micro-scale and ExpCast4 (docs/decisions/0007, 0008). The figures stand in docs/accuracy-4bit.md.
 #include <gtest/gtest.h>
 
 #include <cstdlib>

@@ -51,7 +51,7 @@ TEST(DeltaChunks, ABadCapIsRefusedBeforeAnyWork) {
     const std::vector<uint8_t> before = c.o.bytes();
     expect_refused(c.run(), VCA_ERR_INVALID_ARGUMENT, {"VCATTN_DELTA_MIB", bad, "1 .. "});
     EXPECT_EQ(c.o.bytes(), before);
-    c.desc.recipe = VCA_RECIPE_VC4;  // which takes no query means
+    c.desc.recipe = VCA_RECIPE_VC4_INT8QK;  // which takes no query means
     expect_ok(c.run());
   }
 }

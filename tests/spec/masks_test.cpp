@@ -154,6 +154,7 @@ TEST(Scale, HugeScoresKeepTheirArgmax) {
       std::vector<float> a(static_cast<size_t>(t.n_blocks * 4));
       score_factors(h.p, prepared.kv.view, prepared.q.view, row, a.data());
       double best = -INFINITY, second = -INFINITY;
+      std::vector<double> scores;
       int64_t key = 0;
       for (int64_t n = 0; n < 300; ++n) {
         const int32_t s = t.s[static_cast<size_t>(row * t.n_cols + n)];
@@ -163,8 +164,12 @@ TEST(Scale, HugeScoresKeepTheirArgmax) {
         if (score > best) key = n;
         second = std::max(second, std::min(best, score));
         best = std::max(best, score);
+        scores.push_back(score);
       }
-      ASSERT_GT(best - second, 126.0);
+      double others = -1;  // the mass of all keys but the best
+      for (const double score : scores) others += std::exp2((score - best) / 8);
+      // With query means B6's bound adds their size, so e may be one larger: half the lead.
+      ASSERT_GT(best - second, r->q_mean ? 63.0 : 126.0);
       for (int c = 0; c < 128; ++c) {
         const double v = h.v[static_cast<size_t>(key * 128 + c)];
         const double stored = dequantised_value(*r, prepared.kv.view, key, c);
@@ -175,8 +180,9 @@ TEST(Scale, HugeScoresKeepTheirArgmax) {
                             : r->p == PMap::cast_u8 ? 0.5 / 230
                             : r->fp4_p()            ? 1.0 / 17  // of the micro-scale
                                                     : 0.0;
-        ASSERT_NEAR(t.o[row * 128 + c], v,
-                    error * (1 + cast) + std::fabs(v) * cast + (std::fabs(v) + 1) * 0x1p-11)
+        ASSERT_NEAR(
+            t.o[row * 128 + c], v,
+            error * (1 + cast) + std::fabs(v) * cast + (std::fabs(v) + 1) * 0x1p-11 + 10 * others)
             << r->name;
       }
     }

@@ -224,7 +224,7 @@ void add_generate(CLI::App& app, Commands& commands) {
   sub->add_option("--threads", a.threads, "CPU threads (default: all)")->check(CLI::Range(1, 1024));
   sub->add_option("--json", a.json, "write the results here too");
   sub->add_option("--lpips-weights", a.lpips_weights, "your LPIPS weights, for the LPIPS measure");
-  sub->add_flag("--demo", a.demo, "the demonstration: fp8,sage2,vc8-paper,vc8,vc8-turbo,vc8-hq");
+  sub->add_flag("--demo", a.demo, "the demonstration: nine recipes, 8 and 4 bit");
   sub->add_flag("--quiet", a.quiet, "no progress and no table");
   commands.push_back({sub, [arguments] { return run_generate(*arguments); }});
 }
