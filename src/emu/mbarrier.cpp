@@ -102,12 +102,25 @@ void Barriers::arrive_expect_tx(const char* instruction, uint32_t address, uint3
   count_arrival(instruction, address, barrier);
 }
 
-void Barriers::wait_parity(const char* instruction, uint32_t address, uint32_t parity) {
-  cta_.preempt();
+Barriers::Barrier& Barriers::find_phase(const char* instruction, uint32_t address,
+                                        uint32_t parity) {
   if (parity > 1) {
     cta_.fault(instruction, "parity: got " + std::to_string(parity) + ", allowed 0 and 1");
   }
-  Barrier& barrier = find(instruction, address);
+  return find(instruction, address);
+}
+
+bool Barriers::test_parity(const char* instruction, uint32_t address, uint32_t parity) {
+  cta_.preempt();
+  const Barrier& barrier = find_phase(instruction, address, parity);
+  if ((barrier.phase & 1) == parity) return false;
+  cta_.acquire_from(barrier.completed);
+  return true;
+}
+
+void Barriers::wait_parity(const char* instruction, uint32_t address, uint32_t parity) {
+  cta_.preempt();
+  Barrier& barrier = find_phase(instruction, address, parity);
   while ((barrier.phase & 1) == parity) {
     barrier.waiters.push_back(&cta_.self());
     cta_.block({WaitKind::mbarrier, instruction, address, parity});

@@ -20,6 +20,7 @@ class Barriers {
   void arrive(const char* instruction, uint32_t address);
   void arrive_expect_tx(const char* instruction, uint32_t address, uint32_t bytes);
   void wait_parity(const char* instruction, uint32_t address, uint32_t parity);
+  bool test_parity(const char* instruction, uint32_t address, uint32_t parity);
 
   // A bulk copy names its barrier at issue and completes its bytes at landing.
   void check_copy_target(const char* instruction, uint32_t address);
@@ -45,6 +46,7 @@ class Barriers {
   };
 
   Barrier& find(const char* instruction, uint32_t address);
+  Barrier& find_phase(const char* instruction, uint32_t address, uint32_t parity);
   void complete_phase_if_due(Barrier& barrier);
   void count_arrival(const char* instruction, uint32_t address, Barrier& barrier);
 

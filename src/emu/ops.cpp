@@ -63,6 +63,9 @@ void mbarrier_arrive_expect_tx(uint32_t address, uint32_t bytes) {
 void mbarrier_wait_parity(uint32_t address, uint32_t parity) {
   Cta::current().barriers().wait_parity("mbarrier.try_wait.parity", address, parity);
 }
+bool mbarrier_test_parity(uint32_t address, uint32_t parity) {
+  return Cta::current().barriers().test_parity("mbarrier.test_wait.parity", address, parity);
+}
 void bulk_copy(uint32_t destination, const void* source, uint32_t bytes, uint32_t barrier) {
   Cta::current().bulk().issue("cp.async.bulk", destination, source, bytes, barrier);
 }

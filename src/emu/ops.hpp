@@ -28,6 +28,7 @@ void fence_proxy_async();
 void mbarrier_arrive(uint32_t address);
 void mbarrier_arrive_expect_tx(uint32_t address, uint32_t bytes);
 void mbarrier_wait_parity(uint32_t address, uint32_t parity);
+bool mbarrier_test_parity(uint32_t address, uint32_t parity);
 void bulk_copy(uint32_t destination, const void* source, uint32_t bytes, uint32_t barrier);
 uint32_t load_shared(uint32_t address);
 void store_shared(uint32_t address, uint32_t value);

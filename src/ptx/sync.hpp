@@ -22,6 +22,9 @@ VCA_DEVICE void mbarrier_arrive_expect_tx(SmemAddr bar, uint32_t bytes);
 // Spins on mbarrier.try_wait.parity.shared::cta.b64 until the phase of that parity has completed
 // (9.7.13.15.16).
 VCA_DEVICE void mbarrier_wait_parity(SmemAddr bar, uint32_t parity);
+// mbarrier.test_wait.parity.shared::cta.b64: has that phase completed? If so, what its arrivals
+// released and its copies wrote is visible, as after a wait (9.7.13.15.16).
+VCA_DEVICE bool mbarrier_test_parity(SmemAddr bar, uint32_t parity);
 
 // cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes (9.7.9.25.4.1): `bytes` and
 // both addresses are multiples of 16.

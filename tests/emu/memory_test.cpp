@@ -148,6 +148,9 @@ TEST(Mbarrier, WrongUse) {
                HasSubstr("reads an mbarrier object"));
   expect_fault(32, 64, with_barrier([](ptx::SmemAddr bar) { ptx::st_shared_f32(bar + 4, 0); }),
                HasSubstr("writes an mbarrier object"));
+  expect_fault(32, 64,
+               with_barrier([](ptx::SmemAddr bar) { (void)ptx::mbarrier_test_parity(bar, 2); }),
+               HasSubstr("allowed 0 and 1"));
   expect_fault(32, 64, with_barrier([](ptx::SmemAddr bar) { ptx::mbarrier_wait_parity(bar, 2); }),
                HasSubstr("parity: got 2"));
   expect_fault(32, 64, with_barrier([](ptx::SmemAddr bar) {
@@ -182,8 +185,11 @@ TEST(Mbarrier, ParityOfAFreshBarrier) {
     if (!first()) return;
     ptx::mbarrier_init(ptx::dynamic_smem(), 1);
     ptx::mbarrier_wait_parity(ptx::dynamic_smem(), 1);  // the phase before the first is over
+    EXPECT_FALSE(ptx::mbarrier_test_parity(ptx::dynamic_smem(), 0));
     ptx::mbarrier_arrive(ptx::dynamic_smem());
     ptx::mbarrier_wait_parity(ptx::dynamic_smem(), 0);
+    EXPECT_TRUE(ptx::mbarrier_test_parity(ptx::dynamic_smem(), 0));
+    EXPECT_FALSE(ptx::mbarrier_test_parity(ptx::dynamic_smem(), 1));
   });
   expect_fault(
       32, 8,

@@ -112,7 +112,9 @@ struct BulkRingKernel {
     } else {
       for (uint32_t r = 0; r < rows; ++r) {
         const uint32_t s = r % kStages;
-        ptx::mbarrier_wait_parity(full + 8u * s, (r / kStages) & 1u);
+        const uint32_t parity = (r / kStages) & 1u;
+        if (r % 2 == 0 || !ptx::mbarrier_test_parity(full + 8u * s, parity))
+          ptx::mbarrier_wait_parity(full + 8u * s, parity);
         for (uint32_t i = t - 32; i < 128; i += 64) {
           out[r * 128 + i] = ptx::ld_shared_f32(smem + (kRowBytes * s + 4u * i));
         }

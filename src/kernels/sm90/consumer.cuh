@@ -6,6 +6,10 @@
 //   tensor     QK(j+1) ......... | PV(j) ............ |
 //   registers  merge(j-1), rescale | softmax(j+1)       | pack(j+1)
 //
+// An iteration finds its stage loaded (not with real exponentials): the one before has waited for it, behind arithmetic that
+// hides the barrier's latency. That wait, and the branch on `moved_`, are also where basic blocks
+// end, which ptxas respects when it schedules: maxima and conversions | FFMAs | wait for PV, F2IP.
+//
 // The last iteration of a tile computes the first scores of the next one. It is a copy of its own,
 // so that the hot loop has no question about tiles in it. Every MMA is issued and awaited in the
 // same iteration: ptxas serialises wgmma whose accumulators cross the back edge (C7514).
@@ -38,8 +42,11 @@ class Consumer {
     ptx::wgmma_wait_group<0>();
     keep_scores();
     softmax(true);
-    release_stage();
+    arguments<0, 64>();
+    keep_scores();
+    release_stage(advance_stage());
     pack();
+    if constexpr (kEarlyWait) wait_stage();
     while (tile.valid) tile = run_tile(tile, scheduler);
   }
 
@@ -49,6 +56,7 @@ class Consumer {
   static constexpr int kMeanRegs = C.mean_regs();
   static constexpr bool kLocal = C.form == Form::local;
   static constexpr bool kFresh = C.fresh();
+  static constexpr bool kEarlyWait = !C.real_exp();  // those are short of registers
   static constexpr float kMinusInf = -3.0e38f;  // finite: old - new stays a number, its factor is 0
 
   // Buffers that only wgmma reads: one arrival a warpgroup, after its wait_group.
@@ -58,9 +66,17 @@ class Consumer {
   VCA_DEVICE void wait_stage() {
     ptx::mbarrier_wait_parity(smem_ + C.full(0) + 8u * stage_.index(), stage_.parity());
   }
-  VCA_DEVICE void release_stage() {
-    if (lane_ == 0) ptx::mbarrier_arrive(smem_ + C.empty(0) + 8u * stage_.index());
+  VCA_DEVICE bool stage_ready() {
+    return ptx::mbarrier_test_parity(smem_ + C.full(0) + 8u * stage_.index(), stage_.parity());
+  }
+  // To the next stage; returns the index of this one, which is still to be released.
+  VCA_DEVICE uint32_t advance_stage() {
+    const uint32_t index = stage_.index();
     stage_.advance();
+    return index;
+  }
+  VCA_DEVICE void release_stage(uint32_t index) {
+    if (lane_ == 0) ptx::mbarrier_arrive(smem_ + C.empty(0) + 8u * index);
   }
 
   // The scores from now on belong to `tile`.
@@ -113,7 +129,8 @@ class Consumer {
     ptx::wgmma_commit_group();
   }
 
-  // Maximum, rescale factors and code arguments (or exponentials) of the finished scores in s_.
+  // Maximum, rescale factors and bias of the finished scores in s_, and the scores as floats; or
+  // their exponentials.
   // `fresh`: first block of a tile.
   VCA_DEVICE void softmax(bool fresh) {
     if constexpr (C.real_exp())
@@ -131,7 +148,7 @@ class Consumer {
     const ptx::SmemAddr scales = smem_ + C.k_scale_offset(0) + C.k_scale_bytes() * stage_.index();
     const float factor = ptx::mul_rn(unit_, ptx::ld_shared_f32(scales + 4u * (lane_ % 4u)));
     const uint32_t valid = ptx::float_bits(ptx::ld_shared_f32(scales + 16u));
-    const RowPair blk = block_maximum(s_, {factor, factor});
+    const RowPair blk = quad_maximum(thread_scores(s_, factor));
     const RowPair old = fresh ? RowPair{kMinusInf, kMinusInf} : m_;
     m_ = {ptx::max_f32(old.r0, blk.r0), ptx::max_f32(old.r1, blk.r1)};
     moved_ = ptx::vote_sync_any(blk.r0 > old.r0 || blk.r1 > old.r1);
@@ -149,29 +166,40 @@ class Consumer {
   VCA_DEVICE void softmax_codes(bool fresh) {
     const float scale =
         ptx::ld_shared_f32(smem_ + C.k_scale_offset(0) + 16u * stage_.index() + 4u * (lane_ % 4u));
-    const float factor = ptx::mul_rn(unit_, scale);
-    const RowPair a = {factor, factor};
-    const RowPair blk = block_maximum(s_, a);
-    const RowPair old = fresh ? RowPair{kMinusInf, kMinusInf} : m_;
-    m_ = {ptx::max_f32(old.r0, blk.r0), ptx::max_f32(old.r1, blk.r1)};
-    const bool up0 = blk.r0 > old.r0, up1 = blk.r1 > old.r1;
-    moved_ = ptx::vote_sync_any(up0 || up1);
+    factor_ = ptx::mul_rn(unit_, scale);
+    const RowPair t = thread_scores(s_, factor_);
     const ptx::SmemAddr table = smem_ + C.exp2_offset();
-    below_ = {ptx::add_rn(blk.r0, -m_.r0), ptx::add_rn(blk.r1, -m_.r1)};
-    const RowPair reference = kLocal ? blk : m_;
-    RowPair bias = {ptx::sub_rm(p_.top, reference.r0), ptx::sub_rm(p_.top, reference.r1)};
-    // + 0 * the other row's maximum: nothing in value, but now both maxima come before any code
-    // argument. Left alone, ptxas finishes row r before it starts the maximum of row r + 8, and the
-    // shuffles of both chains are exposed.
-    if constexpr (kLocal)
-      bias = {ptx::fma_rn(blk.r1, 0.0f, bias.r0), ptx::fma_rn(blk.r0, 0.0f, bias.r1)};
-    code_arguments(s_, a, bias);
-    keep_scores();
-    // The rare part last and behind a branch: a block boundary here keeps ptxas from hoisting the
-    // wait for PV(j) above the arithmetic on the scores, which is there to hide it.
-    if (moved_)
-      alpha_ = {rescale_factor(ptx::add_rn(old.r0, -m_.r0), table),
-                rescale_factor(ptx::add_rn(old.r1, -m_.r1), table)};
+    if constexpr (kLocal) {
+      const RowPair blk = quad_maximum(t);
+      const RowPair old = fresh ? RowPair{kMinusInf, kMinusInf} : m_;
+      m_ = {ptx::max_f32(old.r0, blk.r0), ptx::max_f32(old.r1, blk.r1)};
+      moved_ = ptx::vote_sync_any(blk.r0 > old.r0 || blk.r1 > old.r1);
+      below_ = {ptx::add_rn(blk.r0, -m_.r0), ptx::add_rn(blk.r1, -m_.r1)};
+      bias_ = {ptx::sub_rm(p_.top, blk.r0), ptx::sub_rm(p_.top, blk.r1)};
+      scores_to_float(s_);
+      keep_scores();
+      if (moved_)
+        alpha_ = {rescale_factor(ptx::add_rn(old.r0, -m_.r0), table),
+                  rescale_factor(ptx::add_rn(old.r1, -m_.r1), table)};
+    } else {
+      // Most blocks leave the running maximum where it is, and to see that takes neither shuffles
+      // nor rounding: m is a multiple of 1/16 code, so ceil(t) > m exactly when t > m.
+      moved_ = fresh || ptx::vote_sync_any(t.r0 > m_.r0 || t.r1 > m_.r1);
+      scores_to_float(s_);
+      keep_scores();
+      if (moved_) {
+        const RowPair old = fresh ? RowPair{kMinusInf, kMinusInf} : m_;
+        const RowPair blk = quad_maximum(t);
+        m_ = {ptx::max_f32(old.r0, blk.r0), ptx::max_f32(old.r1, blk.r1)};
+        bias_ = {ptx::sub_rm(p_.top, m_.r0), ptx::sub_rm(p_.top, m_.r1)};
+        alpha_ = {rescale_factor(ptx::add_rn(old.r0, -m_.r0), table),
+                  rescale_factor(ptx::add_rn(old.r1, -m_.r1), table)};
+      }
+    }
+  }
+  template <int kBegin, int kEnd>
+  VCA_DEVICE void arguments() {
+    if constexpr (!C.real_exp()) code_arguments<kBegin, kEnd>(s_, factor_, bias_);
   }
 
   VCA_DEVICE void keep_scores() {
@@ -187,7 +215,7 @@ class Consumer {
   // tile's.
   template <bool kLast>
   VCA_DEVICE void run_block(bool first, RowPair& below, RowPair& l, RowPair& beta) {
-    wait_stage();
+    if constexpr (!kEarlyWait) wait_stage();
     issue_scores();  // QK(j+1)
     if (!first) {
       if constexpr (kFresh) merge(below);
@@ -202,13 +230,20 @@ class Consumer {
     ptx::wgmma_wait_group<1>();  // QK(j+1)
     keep_scores();
     softmax(kLast);
+    const uint32_t done = advance_stage();
+    // After the last block comes the next tile's stage, if there is one: run_tile() knows.
+    const bool ready = !kEarlyWait || kLast || stage_ready();
+    arguments<0, C.early_arguments()>();
+    keep_scores();
+    if (!ready) wait_stage();
     ptx::wgmma_wait_group<0>();  // PV(j)
     if constexpr (kFresh) {
       keep_all(t_, kPvRegs);
     } else {
       keep_all(o_, kPvRegs);
     }
-    release_stage();
+    release_stage(done);
+    arguments<C.early_arguments(), 64>();
     pack();
   }
 
@@ -249,6 +284,7 @@ class Consumer {
     if constexpr (C.means()) restore_means(l, beta);
     const float* result = kFresh ? o_ : mean_;
     store_tile<C>(p_, tile, group_, result, l.r0, l.r1, m_tile.r0, m_tile.r1);
+    if (kEarlyWait && next.valid) wait_stage();
     return next;
   }
 
@@ -354,7 +390,9 @@ class Consumer {
   RowPair m_ = {0.0f, 0.0f}, alpha_ = {0.0f, 0.0f};
   RowPair below_ = {0.0f,
                     0.0f};  // block maximum minus running maximum: the block's weight in code units
-  bool moved_ = false;
+  RowPair bias_ = {0.0f, 0.0f};  // top - reference of the block (local) or of the row (running)
+  float factor_ = 0.0f;          // code units per integer score
+  uint32_t moved_ = 0;           // a row of the warp has a new maximum (not bool: ptxas packs bytes)
   RowPair sum_ = {0.0f, 0.0f};  // real_exp: of the block whose codes are in p_codes_
   uint32_t slot_ = 0;           // running_exp: position of a block in its group
   std::conditional_t<C.fp8_scores(), float, int32_t> s_[64];

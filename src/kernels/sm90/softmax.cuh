@@ -48,19 +48,22 @@ inline constexpr float kCeilMagic = 786432.0f;  // 1.5 * 2^19: E2
 VCA_DEVICE float score_value(int32_t s) { return ptx::cvt_rn_f32_s32(s); }
 VCA_DEVICE float score_value(float s) { return s; }
 
-// E2: maximum of the block, products rounded up, then up to a multiple of 1/16 code.
+// E2, second half: largest of the quad, which shares the rows, then up to a multiple of 1/16 code.
+VCA_DEVICE RowPair quad_maximum(RowPair t) {
+  t.r0 = ptx::max_f32(t.r0, ptx::shfl_sync_bfly(t.r0, 1));
+  t.r1 = ptx::max_f32(t.r1, ptx::shfl_sync_bfly(t.r1, 1));
+  t.r0 = ptx::max_f32(t.r0, ptx::shfl_sync_bfly(t.r0, 2));
+  t.r1 = ptx::max_f32(t.r1, ptx::shfl_sync_bfly(t.r1, 2));
+  return {ptx::add_rn(ptx::add_rp(t.r0, kCeilMagic), -kCeilMagic),
+          ptx::add_rn(ptx::add_rp(t.r1, kCeilMagic), -kCeilMagic)};
+}
+
+// E2, first half: largest score of this thread's columns in code units, rounded up.
 template <class Score>
-VCA_DEVICE RowPair block_maximum(const Score (&s)[64], RowPair a) {
+VCA_DEVICE RowPair thread_scores(const Score (&s)[64], float factor) {
   Score x0, x1;
   thread_maxima(s, x0, x1);
-  float t0 = ptx::mul_rp(score_value(x0), a.r0);
-  float t1 = ptx::mul_rp(score_value(x1), a.r1);
-  t0 = ptx::max_f32(t0, ptx::shfl_sync_bfly(t0, 1));
-  t1 = ptx::max_f32(t1, ptx::shfl_sync_bfly(t1, 1));
-  t0 = ptx::max_f32(t0, ptx::shfl_sync_bfly(t0, 2));
-  t1 = ptx::max_f32(t1, ptx::shfl_sync_bfly(t1, 2));
-  return {ptx::add_rn(ptx::add_rp(t0, kCeilMagic), -kCeilMagic),
-          ptx::add_rn(ptx::add_rp(t1, kCeilMagic), -kCeilMagic)};
+  return {ptx::mul_rp(score_value(x0), factor), ptx::mul_rp(score_value(x1), factor)};
 }
 
 // 2^(d/8), d <= 0 a multiple of 1/16 (E2): the mantissa from the table in shared memory, the
@@ -74,20 +77,23 @@ VCA_DEVICE float rescale_factor(float d, ptx::SmemAddr table) {
   return d >= -1008.0f ? value : 0.0f;
 }
 
-// x = fma(s, a, bias) in place of the integer, kept as bits: the packing waits until the previous
-// PV has released P.
-VCA_DEVICE void code_arguments(int32_t (&s)[64], RowPair a, RowPair bias) {
+// Code arguments x = fma(s, factor, bias) in place of the scores, kept as bits, in two steps: every
+// conversion, then every FFMA. Next to each other FFMAs take factor and bias from the operand reuse
+// cache: one register read instead of three, while wgmma needs the register ports too.
+VCA_DEVICE void scores_to_float(int32_t (&s)[64]) {
 #pragma unroll
-  for (int i = 0; i < 64; i += 4) {
-    const auto argument = [](int32_t score, float factor, float offset) {
-      return static_cast<int32_t>(
-          ptx::float_bits(ptx::fma_rn(ptx::cvt_rn_f32_s32(score), factor, offset)));
-    };
-    s[i] = argument(s[i], a.r0, bias.r0);
-    s[i + 1] = argument(s[i + 1], a.r0, bias.r0);
-    s[i + 2] = argument(s[i + 2], a.r1, bias.r1);
-    s[i + 3] = argument(s[i + 3], a.r1, bias.r1);
-  }
+  for (int i = 0; i < 64; ++i)
+    s[i] = static_cast<int32_t>(ptx::float_bits(ptx::cvt_rn_f32_s32(s[i])));
+}
+
+// Elements kBegin to kEnd - 1 of 64.
+template <int kBegin, int kEnd>
+VCA_DEVICE void code_arguments(int32_t (&s)[64], float factor, RowPair bias) {
+#pragma unroll
+  for (int i = kBegin; i < kEnd; ++i)
+    s[i] = static_cast<int32_t>(
+        ptx::float_bits(ptx::fma_rn(ptx::bits_float(static_cast<uint32_t>(s[i])), factor,
+                                    i % 4 < 2 ? bias.r0 : bias.r1)));
 }
 
 // Codes as the A operand of PV: register 4k + 2h + row of k-step k holds columns {16(2k+h)/2...}:

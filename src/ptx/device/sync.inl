@@ -35,6 +35,20 @@ VCA_DEVICE void mbarrier_wait_parity(SmemAddr bar, uint32_t parity) {
       : "memory");
 }
 
+VCA_DEVICE bool mbarrier_test_parity(SmemAddr bar, uint32_t parity) {
+  uint32_t complete;
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\n"
+      "selp.b32 %0, 1, 0, done;\n"
+      "}"
+      : "=r"(complete)
+      : "r"(bar.value), "r"(parity)
+      : "memory");
+  return complete != 0;
+}
+
 VCA_DEVICE void cp_async_bulk_g2s(SmemAddr dst, const void* src, uint32_t bytes, SmemAddr bar) {
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::

@@ -21,6 +21,9 @@ VCA_DEVICE void mbarrier_arrive_expect_tx(SmemAddr bar, uint32_t bytes) {
 VCA_DEVICE void mbarrier_wait_parity(SmemAddr bar, uint32_t parity) {
   emu::ops::mbarrier_wait_parity(bar.value, parity);
 }
+VCA_DEVICE bool mbarrier_test_parity(SmemAddr bar, uint32_t parity) {
+  return emu::ops::mbarrier_test_parity(bar.value, parity);
+}
 
 VCA_DEVICE void cp_async_bulk_g2s(SmemAddr dst, const void* src, uint32_t bytes, SmemAddr bar) {
   emu::ops::bulk_copy(dst.value, src, bytes, bar.value);
