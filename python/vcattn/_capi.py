@@ -32,8 +32,25 @@ from collections.abc import Sequence
 from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_void_p
 
 from ._errors import BY_STATUS, InternalError, LibraryNotFoundError
-from ._structs import *  # noqa: F403  (the structs and enums are this module's names too)
-from ._structs import AttnDesc, AttnInfo, RefIo, Tensor
+# The structs and enums are this module's names too.
+from ._structs import (  # noqa: F401
+    AttnDesc,
+    AttnInfo,
+    CHECK_FINITE,
+    DEVICE_CPU,
+    Dtype,
+    Grouping,
+    Policy,
+    PolicyAfter,
+    Recipe,
+    RefIo,
+    Rope,
+    RopeConvention,
+    Segment,
+    SegmentKind,
+    Target,
+    Tensor,
+)
 
 LIBRARY_NAME = "libvcattn.so"
 

@@ -70,6 +70,9 @@ BY_STATUS: dict[int, type[VcattnError]] = {
 }
 
 
+MASK_HINT = "additive (float) masks are not supported; a padding mask is key_mask = bias == 0"
+
+
 def refuse(what: str, got: object, allowed: str, hint: str = "") -> InvalidArgumentError:
     """An ``InvalidArgumentError`` with a text in the form of the library's own."""
     text = f"{what}; got {got}; allowed: {allowed}"

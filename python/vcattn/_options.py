@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -108,10 +108,10 @@ class Pointers(NamedTuple):
     sin: int = 0
 
 
-def choice(what: str, value: object, allowed: Iterable[str]) -> str:
+def choice(what: str, value: Any, allowed: Collection[str]) -> str:
     if value not in allowed:
         raise refuse(f"{what} is unknown", repr(value), ", ".join(repr(name) for name in allowed))
-    return value  # type: ignore[return-value]
+    return value
 
 
 def _three(what: str, value: Sequence[int]) -> list[int]:

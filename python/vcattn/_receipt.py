@@ -67,12 +67,12 @@ def last_receipt() -> Receipt | None:
     if values is None:
         return None
     asked, shape, dtype, device, info = values
-    recipe = capi.recipe_name(info.recipe)
-    target = capi.target_name(info.target)
+    recipe = str(capi.recipe_name(info.recipe))
+    target = str(capi.target_name(info.target))
     auto = asked == capi.Recipe.AUTO
     return Receipt(
         recipe=recipe,
-        grouping=capi.grouping_name(info.grouping),
+        grouping=str(capi.grouping_name(info.grouping)),
         target=target,
         hadamard=bool(info.hadamard),
         reason=f"auto: the default on {target}" if auto else "asked for",

@@ -242,22 +242,3 @@ ENUMS = {
     "VCA_ROPE_": RopeConvention,
     "VCA_AFTER_": PolicyAfter,
 }
-
-__all__ = [
-    "CHECK_FINITE",
-    "DEVICE_CPU",
-    "AttnDesc",
-    "AttnInfo",
-    "Dtype",
-    "Grouping",
-    "Policy",
-    "PolicyAfter",
-    "Recipe",
-    "RefIo",
-    "Rope",
-    "RopeConvention",
-    "Segment",
-    "SegmentKind",
-    "Target",
-    "Tensor",
-]

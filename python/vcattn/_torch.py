@@ -15,8 +15,7 @@ import torch
 
 from . import _capi as capi
 from . import _options, _receipt
-from ._attention import MASK_HINT
-from ._errors import InvalidArgumentError, UnsupportedError, refuse
+from ._errors import MASK_HINT, InvalidArgumentError, UnsupportedError, refuse
 from ._options import Flat, Pointers, Rope
 from ._state import GroupState
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ._attention import MASK_HINT, attention
-from ._errors import UnsupportedError, refuse
+from ._attention import attention
+from ._errors import MASK_HINT, UnsupportedError, refuse
 
 # Keywords that such code passes and that ask for nothing beyond what is done here anyway: the K
 # mean never changes the exact result, and fewer KV heads are told by their number.

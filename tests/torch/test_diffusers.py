@@ -3,7 +3,6 @@
 
 import gc
 import sys
-import warnings
 
 import pytest
 import torch
@@ -378,51 +377,3 @@ def test_frames_come_out_of_the_vae():
     vc.enable(pipe, min_keys=100)
     frames = pipe(**tiny.wan_inputs(steps=2)).frames
     assert frames.shape == (1, tiny.FRAMES, tiny.HEIGHT, tiny.WIDTH, 3) and (frames == frames).all()
-
-
-# --------------------------------------------------------------------- compile
-def test_compiled_hunyuan_makes_no_mask_of_queries_times_keys():
-    from torch._dynamo.backends.common import aot_autograd
-
-    largest = [0]
-
-    def look(graph, example_inputs):
-        for node in graph.graph.nodes:
-            value = node.meta.get("val")
-            if isinstance(value, torch.Tensor):
-                largest.append(value.numel())
-        return graph
-
-    model, inputs = tiny.hunyuan().transformer, hunyuan_model_inputs()
-    inputs["hidden_states"] = torch.randn(2, 65, 3, 40, 40)
-    tokens = 3 * 40 * 40 + 40 + 20 + 11
-    for enabled in (False, True):
-        torch._dynamo.reset()
-        largest.clear()
-        if enabled:
-            vc.enable(model, min_keys=100)
-        block = model.transformer_blocks[0]
-        block.compile(fullgraph=True, backend=aot_autograd(fw_compiler=look))
-        run_model(model, inputs)
-        assert (max(largest) >= 2 * tokens * tokens) == (not enabled), max(largest)
-    vc.disable(model)
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_compiled_model_in_one_graph(name):
-    make, inputs = MODELS[name]
-    model, inputs = make(), inputs()
-    vc.enable(model, min_keys=100)
-    eager = run_model(model, inputs)
-    torch._dynamo.reset()
-    # HunyuanVideo-1.5's own forward branches on data, so its blocks are compiled, not the whole.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        if name == "hunyuan":
-            for block in model.transformer_blocks:
-                block.compile(fullgraph=True, backend="aot_eager")
-            compiled = run_model(model, inputs)
-        else:
-            compiled = run_model(torch.compile(model, fullgraph=True, backend="aot_eager"), inputs)
-    vc.disable(model)
-    assert error(compiled, eager) < FP32_CHAIN

@@ -106,7 +106,7 @@ def test_vbench_is_asked_for_its_two_dimensions(monkeypatch, tmp_path):
 
     module = types.ModuleType("vbench")
     module.VBench = Stand
-    module.__spec__ = types.SimpleNamespace(origin=str(tmp_path / "vbench" / "__init__.py"))
+    module.__file__ = str(tmp_path / "vbench" / "__init__.py")
     monkeypatch.setitem(sys.modules, "vbench", module)
     scores = _metrics.vbench(tmp_path, "native", tmp_path, "cpu")
     assert scores == {"subject_consistency": 0.5, "imaging_quality": 1.5}

@@ -79,7 +79,7 @@ def _attention(pipe: Any, name: str, options: dict) -> Iterator[Callable[[], dic
         finally:
             integration.disable(pipe)
         return
-    models = integration._models_of(pipe).values()
+    models: list[Any] = list(integration._models_of(pipe).values())
     for model in models:
         model.set_attention_backend(name)
     try:
@@ -157,10 +157,11 @@ def _summary(clips: list[dict], backends: Sequence[str]) -> dict[str, dict[str, 
         columns: dict[str, list] = {}
         for clip in clips:
             for measure, value in clip["backends"][name]["measures"].items():
-                columns.setdefault(measure, []).append(value)
+                known = columns.setdefault(measure, [])
+                if value is not None:
+                    known.append(value)
         summary[name] = {
-            measure: float(np.mean(known)) if (known := [v for v in values if v is not None]) else None
-            for measure, values in columns.items()
+            measure: float(np.mean(known)) if known else None for measure, known in columns.items()
         }
     return summary
 

@@ -95,9 +95,10 @@ def compare(clip: np.ndarray, reference: np.ndarray) -> dict[str, float | None]:
 
 def vbench(folder: pathlib.Path, name: str, out: pathlib.Path, device: str) -> dict[str, float]:
     """VBench's own scores of all clips in a folder (its models are fetched by the package)."""
+    import vbench as package
     from vbench import VBench
 
-    info = pathlib.Path(importlib.util.find_spec("vbench").origin).parent / "VBench_full_info.json"
+    info = pathlib.Path(str(package.__file__)).parent / "VBench_full_info.json"
     bench = VBench(torch.device(device), str(info), str(out))
     bench.evaluate(
         videos_path=str(folder), name=name, dimension_list=list(VBENCH), mode="custom_input"

@@ -46,12 +46,15 @@ class AttentionOverride:
         self.skip_layers = frozenset(skip_layers)
         self.first_steps, self.min_keys = first_steps, min_keys
         self.counts: Counter[str] = Counter()
-        self._run = self._sigma = None  # the tensors that told run and step, kept for identity
+        self._run: Any = None  # the tensors that told run and step, kept for their identity
+        self._sigma: Any = None
         self._step: int | None = None
         self._states: dict[tuple, vcattn.GroupState] = {}
 
     # ------------------------------------------------------------ ComfyUI's calls
-    def __call__(self, func: Any, q: Any, k: Any, v: Any, heads: int, *args: Any, **kwargs: Any) -> Any:
+    def __call__(
+        self, func: Any, q: Any, k: Any, v: Any, heads: int, *args: Any, **kwargs: Any
+    ) -> Any:
         call = _Call(q, k, v, heads, args, kwargs)
         reason = self._why_native(call)
         self.counts["vcattn" if reason is None else f"comfyui: {reason}"] += 1
@@ -59,7 +62,9 @@ class AttentionOverride:
             return func(q, k, v, heads, *args, **kwargs)
         return self._attend(call)
 
-    def container_function(self, q: Any, k: Any, v: Any, heads: int, *args: Any, **kwargs: Any) -> Any:
+    def container_function(
+        self, q: Any, k: Any, v: Any, heads: int, *args: Any, **kwargs: Any
+    ) -> Any:
         call = _Call(q.peek(), k.peek(), v.peek(), heads, args, kwargs)
         reason = self._why_native(call)
         self.counts["vcattn" if reason is None else f"comfyui: {reason}"] += 1

@@ -52,7 +52,7 @@ class _Attachment:
 def _models_of(target: Any) -> dict[str, torch.nn.Module]:
     if isinstance(target, torch.nn.Module):
         return {"": target}
-    models = {
+    models: dict[str, torch.nn.Module] = {
         name: component
         for name, component in getattr(target, "components", {}).items()
         if name.startswith("transformer") and isinstance(component, ModelMixin)

@@ -54,7 +54,7 @@ def _member(name: str, listed: bool) -> Any:
     cls = dispatch.AttentionBackendName
     if listed and name in cls._value2member_map_:
         return cls._value2member_map_[name]
-    member = str.__new__(cls, name)
+    member: Any = str.__new__(cls, name)
     member._value_ = name
     member._name_ = name.upper() if listed else name
     member.__objclass__ = cls

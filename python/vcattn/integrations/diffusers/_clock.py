@@ -44,7 +44,8 @@ class Clock:
     def step_tensor(self, device: torch.device) -> torch.Tensor:
         """The step as one int32 on the device, made once per step and not once per layer."""
         if device not in self._tensors:
-            self._tensors[device] = torch.full((1,), self.step, dtype=torch.int32, device=device)
+            step = self.step or 0
+            self._tensors[device] = torch.full((1,), step, dtype=torch.int32, device=device)
         return self._tensors[device]
 
     # ------------------------------------------------------------- who tells it
