@@ -77,6 +77,26 @@ uint32_t Collectives::broadcast_first(const char* instruction, uint32_t value) {
   return cta_.self().collective_result;
 }
 
+uint32_t Collectives::shuffle_index(const char* instruction, uint32_t value, uint32_t lane) {
+  if (lane > 31) {
+    cta_.fault(instruction, "lane: got " + std::to_string(lane) + ", allowed 0 to 31");
+  }
+  const Thread& thread = cta_.self();
+  warps_[thread.warp()].source[thread.lane()] = lane;
+  if (Warp* warp = join_warp(instruction, 0, value)) {
+    finish_warp(*warp, [&](uint32_t to) { return warp->value[warp->source[to]]; });
+  }
+  return cta_.self().collective_result;
+}
+
+uint32_t Collectives::reduce_max(const char* instruction, uint32_t value) {
+  if (Warp* warp = join_warp(instruction, 0, value)) {
+    const uint32_t result = *std::max_element(warp->value.begin(), warp->value.end());
+    finish_warp(*warp, [&](uint32_t) { return result; });
+  }
+  return cta_.self().collective_result;
+}
+
 bool Collectives::any(const char* instruction, bool predicate) {
   if (Warp* warp = join_warp(instruction, 0, predicate ? 1u : 0u)) {
     uint32_t result = 0;

@@ -20,6 +20,9 @@ class Collectives {
   uint32_t shuffle_xor(const char* instruction, uint32_t value, uint32_t lane_mask);
   // Value of lane 0.
   uint32_t broadcast_first(const char* instruction, uint32_t value);
+  // Value of `lane`, which may differ from thread to thread.
+  uint32_t shuffle_index(const char* instruction, uint32_t value, uint32_t lane);
+  uint32_t reduce_max(const char* instruction, uint32_t value);
   bool any(const char* instruction, bool predicate);
 
   void named_barrier(const char* instruction, uint32_t id, uint32_t threads, bool waits);
@@ -35,6 +38,7 @@ class Collectives {
     uint32_t argument = 0;
     uint32_t arrived = 0;  // lane mask
     std::array<uint32_t, 32> value = {};
+    std::array<uint32_t, 32> source = {};  // of shuffle_index
   };
   struct NamedBarrier {
     uint32_t threads = 0;  // expected; 0 = idle

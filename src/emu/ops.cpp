@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emu/ops.hpp"
 
+#include <string>
+
 #include "emu/cta.hpp"
 
 namespace vca::emu::ops {
@@ -27,6 +29,12 @@ uint32_t shuffle_xor(uint32_t value, uint32_t lane_mask) {
 }
 uint32_t shuffle_first(uint32_t value) {
   return Cta::current().collectives().broadcast_first("shfl.sync.idx", value);
+}
+uint32_t shuffle_index(uint32_t value, uint32_t lane) {
+  return Cta::current().collectives().shuffle_index("shfl.sync.idx", value, lane);
+}
+uint32_t reduce_max(uint32_t value) {
+  return Cta::current().collectives().reduce_max("redux.sync.max.u32", value);
 }
 bool vote_any(bool predicate) {
   return Cta::current().collectives().any("vote.sync.any", predicate);
@@ -78,6 +86,26 @@ void store_shared(uint32_t address, uint32_t value) {
   Cta& cta = Cta::current();
   cta.preempt();
   cta.smem().store_u32({"st.shared", "address"}, address, value);
+}
+
+void load_shared_v4(uint32_t address, uint32_t (&value)[4]) {
+  Cta& cta = Cta::current();
+  cta.preempt();
+  const Access access = {"ld.shared.v4", "address"};
+  cta.smem().check_range(access, address, 16, 16);
+  for (uint32_t i = 0; i < 4; ++i) value[i] = cta.smem().load_u32(access, address + 4 * i);
+}
+void store_shared_v4(uint32_t address, const uint32_t (&value)[4]) {
+  Cta& cta = Cta::current();
+  cta.preempt();
+  const Access access = {"st.shared.v4", "address"};
+  cta.smem().check_range(access, address, 16, 16);
+  for (uint32_t i = 0; i < 4; ++i) cta.smem().store_u32(access, address + 4 * i, value[i]);
+}
+void check_global(const char* instruction, const void* address, uint32_t bytes) {
+  if (reinterpret_cast<uintptr_t>(address) % bytes == 0) return;
+  Cta::current().fault(instruction,
+                       "misaligned global address, allowed multiples of " + std::to_string(bytes));
 }
 
 void wgmma_fence() { own_warpgroup("wgmma.fence").fence(); }

@@ -17,6 +17,8 @@ uint32_t dynamic_smem();
 
 uint32_t shuffle_xor(uint32_t value, uint32_t lane_mask);
 uint32_t shuffle_first(uint32_t value);
+uint32_t shuffle_index(uint32_t value, uint32_t lane);
+uint32_t reduce_max(uint32_t value);
 bool vote_any(bool predicate);
 void named_barrier_sync(uint32_t id, uint32_t threads);
 void named_barrier_arrive(uint32_t id, uint32_t threads);
@@ -32,6 +34,10 @@ bool mbarrier_test_parity(uint32_t address, uint32_t parity);
 void bulk_copy(uint32_t destination, const void* source, uint32_t bytes, uint32_t barrier);
 uint32_t load_shared(uint32_t address);
 void store_shared(uint32_t address, uint32_t value);
+void load_shared_v4(uint32_t address, uint32_t (&value)[4]);
+void store_shared_v4(uint32_t address, const uint32_t (&value)[4]);
+// Global memory has no shadow state: alignment is what can be checked.
+void check_global(const char* instruction, const void* address, uint32_t bytes);
 
 void wgmma_fence();
 void wgmma_commit();

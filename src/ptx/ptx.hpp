@@ -5,12 +5,14 @@
 
 #include "ptx/cvt.hpp"
 #include "ptx/desc.hpp"
+#include "ptx/memory.hpp"
 #include "ptx/sync.hpp"
 #include "ptx/thread.hpp"
 #include "ptx/wgmma.hpp"
 
 #if defined(__CUDACC__)
 #include "ptx/device/cvt.inl"
+#include "ptx/device/memory.inl"
 #include "ptx/device/sync.inl"
 #include "ptx/device/thread.inl"
 #include "ptx/device/wgmma.inl"

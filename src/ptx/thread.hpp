@@ -17,9 +17,14 @@ VCA_DEVICE SmemAddr dynamic_smem();
 // shfl.sync.bfly.b32 over the full warp (9.7.9.6).
 VCA_DEVICE float shfl_sync_bfly(float value, uint32_t lane_mask);
 VCA_DEVICE int32_t shfl_sync_bfly(int32_t value, uint32_t lane_mask);
+VCA_DEVICE uint32_t shfl_sync_bfly(uint32_t value, uint32_t lane_mask);
 // The value of lane 0, known to the compiler to be the same in the whole warp (shfl.sync.idx.b32):
 // what is computed from it can live in uniform registers.
 VCA_DEVICE uint32_t warp_uniform(uint32_t value);
+// The value of `lane` (shfl.sync.idx.b32), which may differ from thread to thread.
+VCA_DEVICE uint32_t shfl_sync_idx(uint32_t value, uint32_t lane);
+// redux.sync.max.u32 over the full warp (9.7.13.9).
+VCA_DEVICE uint32_t redux_sync_max(uint32_t value);
 // vote.sync.any.pred over the full warp (9.7.13.7).
 VCA_DEVICE bool vote_sync_any(bool predicate);
 

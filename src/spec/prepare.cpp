@@ -270,9 +270,8 @@ void prepare_q(const Problem& p, const SubProblem& sub, int64_t q_head, const fl
   // For LSE, of the rotated row before sign and Hadamard.
   const auto store_offset = [&](int64_t row, const float* x) {
     if (out.qk_offset == nullptr) return;
-    double dot = 0.0;
-    for (int i = 0; i < p.d; ++i) dot += static_cast<double>(x[i]) * k_offset[i];
-    out.qk_offset[row] = static_cast<float>(p.scale * dot);
+    const float dot = tree_sum(d, [&](int64_t i) { return mul(x[i], k_offset[i]); });
+    out.qk_offset[row] = mul(static_cast<float>(p.scale), dot);
   };
   if (r.qk == QkFormat::nvfp4) {
     prepare_nvfp4_q(

@@ -3,6 +3,7 @@
 // every operand. Same sources as on the device.
 #include <gtest/gtest.h>
 
+#include "emu/launch.hpp"
 #include "kernels/prep/pipeline.hpp"
 #include "kernels/prep_compare.hpp"
 
@@ -22,6 +23,28 @@ class HostLauncher {
   }
   template <class Kernel>
   void launch(const typename Kernel::Params& params, int64_t blocks) {
+    if constexpr (requires { Kernel::kSharedBytes; }) {
+      emulate<Kernel>(params, blocks);
+    } else {
+      run_phases<Kernel>(params, blocks);
+    }
+  }
+
+ private:
+  template <class Kernel>
+  void emulate(const typename Kernel::Params& params, int64_t blocks) {
+    if (blocks == 0) return;
+    emu::LaunchConfig config;
+    config.grid = static_cast<uint32_t>(blocks);
+    config.threads = Kernel::kThreads;
+    config.smem_bytes = Kernel::kSharedBytes;
+    config.seed = rng_.next();
+    config.policy = emu::kAllPolicies[rng_.next() % std::size(emu::kAllPolicies)];
+    config.host_threads = 2;
+    emu::launch(config, [&] { Kernel::run(params, ptx::cta_index()); });
+  }
+  template <class Kernel>
+  void run_phases(const typename Kernel::Params& params, int64_t blocks) {
     // i -> (i * odd + offset) mod power of two is a permutation of it.
     int64_t size = 1;
     while (size < blocks) size *= 2;
@@ -43,7 +66,6 @@ class HostLauncher {
     }
   }
 
- private:
   tests::Random rng_;
 };
 

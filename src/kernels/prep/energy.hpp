@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // f, the share of V's energy that the block means take out (docs/numerics.md B11); NaN for recipes
-// without block means. Only run when asked for; never decides anything.
+// without block means. Only run when asked for; never decides anything. values.hpp writes the
+// squared norms.
 #pragma once
 
-#include "kernels/prep/values.hpp"
+#include "kernels/prep/params.hpp"
 
 namespace vca::kernels::prep {
 
@@ -20,45 +21,6 @@ VCA_DEVICE float range_factor(float x) {
   return spec::float_from_bits(exponent == 127 ? 0x00400000u
                                                : static_cast<uint32_t>(127 - exponent) << 23);
 }
-
-// Squared norms of one block's rows, and n |mu s_v|^2.
-struct EnergyOfBlock {
-  using Params = prep::Params;
-  static constexpr int kThreads = kRows;
-  static constexpr int kPhases = 2;
-  struct Shared {
-    KvBlock block;
-    bool active;
-  };
-  VCA_DEVICE static void phase(int phase, const Params& p, Shared& s, int64_t block, int thread) {
-    if (phase == 0) {
-      if (thread == 0) s.active = locate(p, block, s.block);
-      return;
-    }
-    if (!s.active || p.plain_values) return;
-    const KvBlock& b = s.block;
-    const float factor = range_factor(p.v_abs_max[b.unit]);
-    if (thread < b.n_valid) {
-      const int64_t row = row_offset(p.v, b.batch, b.head, token_of(p, b, thread));
-      const float sum = spec::tree_sum(p.d, [&](int64_t i) {
-        const float x = mul(load_element(p.v, row + i), factor);
-        return mul(x, x);
-      });
-      p.energy_rows[(b.index - b.j) * kRows + b.rank + thread] = sum;
-    }
-    if (thread == 0) {
-      const uint8_t* tile = mu_tile_of(p, b);
-      const int column = mu_column(b.j % spec::kMuBlocks) * 4;
-      const float* s_v = p.s_v + b.unit * p.d_pad;
-      const float sum = spec::tree_sum(p.d, [&](int64_t i) {
-        const float mu = load_f32(tile + spec::t128_offset(i, column, 32));
-        const float x = mul(mul(mu, s_v[i]), factor);
-        return mul(x, x);
-      });
-      p.energy_blocks[b.index] = mul(sum, to_float(int64_t{b.n_valid}));
-    }
-  }
-};
 
 // The two trees and their quotient; one block a unit. A thread sums an aligned power of two of
 // elements, a subtree.

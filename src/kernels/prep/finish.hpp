@@ -50,6 +50,9 @@ struct QueryUnits {
  private:
   VCA_DEVICE static float maximum(const float* x, int64_t first, int64_t n, int64_t step) {
     float max = 0.0f;
+#if defined(__CUDACC__)
+#pragma unroll 8
+#endif
     for (int64_t i = first; i < n; i += step) max = max_f32(max, x[i]);
     return max;
   }

@@ -1,37 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // One scale a head (fp8): the largest |k| of every (sub-problem, kv head) and |q| of every
-// (sub-problem, query head), after RoPE and Hadamard (docs/numerics.md B4). Maxima of tiles go
-// through k_scale and q_unit, which KeyTiles and QueryTiles fill afterwards.
+// (sub-problem, query head), after RoPE and Hadamard (docs/numerics.md B4). Maxima of tiles come
+// through k_scale and q_unit from KeyMaximum and QueryMaximum; KeyTiles and QueryTiles fill these
+// afterwards.
 #pragma once
 
-#include "kernels/prep/keys.hpp"
-#include "kernels/prep/queries.hpp"
+#include "kernels/prep/params.hpp"
 
 namespace vca::kernels::prep {
-
-// Largest of the two halves of the first `rows` rows.
-VCA_DEVICE float tile_maximum(const float* amax, int rows) {
-  float max = 0.0f;
-  for (int i = 0; i < 2 * rows; ++i) max = max_f32(max, amax[i]);
-  return max;
-}
-
-struct KeyMaximum : KeyTiles {
-  static constexpr int kPhases = 5;
-  VCA_DEVICE static void phase(int phase, const Params& p, Shared& s, int64_t block, int thread) {
-    if (phase < 4) return KeyTiles::phase(phase, p, s, block, thread);
-    if (s.active && thread == 0)
-      p.k_scale[s.block.index * 4] = tile_maximum(s.amax, s.block.n_valid);
-  }
-};
-
-struct QueryMaximum : QueryTiles {
-  static constexpr int kPhases = 5;
-  VCA_DEVICE static void phase(int phase, const Params& p, Shared& s, int64_t block, int thread) {
-    if (phase < 4) return QueryTiles::phase(phase, p, s, block, thread);
-    if (s.rows > 0 && thread == 0) p.q_unit[s.tile * (kRows / 2)] = tile_maximum(s.amax, s.rows);
-  }
-};
 
 // One block a unit, then one a query head.
 struct HeadMaxima {

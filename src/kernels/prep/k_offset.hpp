@@ -1,68 +1,141 @@
 // SPDX-License-Identifier: Apache-2.0
 // K offset (docs/numerics.md B2): the mean of every 16th valid row in token order (sage2: of every
 // row), after RoPE. A rank group holds 64 or 1024 such rows, a power of two, so its sum is a
-// subtree of B1's tree. fp8 has no offset: zeros.
+// subtree of B1's tree. Missing rows count as -0, which no addition notices. fp8 has no offset:
+// zeros.
 #pragma once
 
-#include "kernels/prep/tensor.hpp"
+#include "kernels/prep/rope.hpp"
+#include "kernels/prep/rows.hpp"
 
 namespace vca::kernels::prep {
 
 inline constexpr int kSampleStep = 16;
 static_assert(kRankGroup == 1 << 10 && kRankGroup / kSampleStep == 1 << 6);
 
-// Sum of the samples of one rank group; thread = channel.
+// Sum of the samples of one rank group: 16 slots of 4 or 64 consecutive samples, 4 at once.
+template <Source kSource, int kDPad>
 struct KeyOffsetPartial {
   using Params = prep::Params;
-  static constexpr int kThreads = spec::kMaxHeadDim;
-  static constexpr int kPhases = 1;
-  struct Shared {};
-  VCA_DEVICE static void phase(int, const Params& p, Shared&, int64_t block, int channel) {
-    const Unit u = unit_of(p, block, p.max_rank_groups);
-    const int64_t first = u.item * kRankGroup;
-    const int64_t ranks = min_i64(p.n_valid[u.sub] - first, kRankGroup);
-    if (ranks <= 0 || channel >= p.d_pad || p.offset_step == 0) return;
-    const SubInfo& sub = p.subs[u.sub];
-    const int32_t* tokens = p.tokens + p.extra[u.sub].chunk_base * kRows + first;
-    const auto sample = [&](int64_t i) {
-      const int64_t token = tokens[i * p.offset_step];
-      return load_rotated(p, p.k, row_offset(p.k, sub.batch, u.head, token), token, channel);
-    };
-    const int64_t n = ceil_div(ranks, p.offset_step);
-    float sum;
-    if (n == kRankGroup / kSampleStep)
-      sum = full_tree<6, 2>([&](int i) { return sample(i); });
-    else if (n == kRankGroup)
-      sum = full_tree<10, 2>([&](int i) { return sample(i); });
-    else
-      sum = spec::tree_sum(n, sample);
-    p.k_partial[(sub.mu_group_base + u.head * sub.mu_group_stride + u.item) * p.d_pad + channel] =
-        sum;
+  using Lanes = RowLanes<kDPad>;
+  static constexpr int kThreads = Lanes::kThreads;
+  static constexpr int kMinBlocks = (Octet<kSource>::kWide ? 512 : 768) / kThreads;
+  static constexpr uint32_t kSharedBytes = Lanes::kWarps * kDPad * 4;
+  static constexpr int kAtOnce = 4;
+
+  VCA_DEVICE static void run(const Params& p, uint32_t block) {
+    const Place at = place_of(block, p.by_h_kv, p.by_rank_groups);
+    const int64_t first = int64_t{at.item} * kRankGroup;
+    const int64_t ranks = min_i64(p.n_valid[at.sub] - first, kRankGroup);
+    if (ranks <= 0 || p.offset_step == 0) return;
+    const uint32_t thread = ptx::thread_index(), lane = thread % 32;
+    const int channel = static_cast<int>(lane % Lanes::kLanes) * 8;
+    const auto slot = static_cast<int>(thread / Lanes::kLanes);
+    const SubInfo& sub = p.subs[at.sub];
+    const int32_t* tokens = p.tokens + p.extra[at.sub].chunk_base * kRows + first;
+    const int64_t base = row_offset(p.k, sub.batch, at.head, 0);
+    const RopeLane rope = rope_lane(p.rope, channel, lane);
+
+    const int batches = kRankGroup / 16 / kAtOnce / p.offset_step;  // 1 or 16
+    float sum[8], level[4][8] = {};
+    VCA_NO_UNROLL
+    for (int batch = 0; batch < batches; ++batch) {
+      sum_batch(p, rope, tokens, static_cast<int>(ranks), base, (slot * batches + batch) * kAtOnce,
+                channel, sum);
+      // B1's binary counter, in registers: closes as many levels as the number has trailing ones.
+      bool open = batches > 1;
+      VCA_UNROLL
+      for (int l = 0; l < 4; ++l) {
+        const bool closes = open && (batch >> l & 1) != 0;
+        VCA_UNROLL
+        for (int i = 0; i < 8; ++i) {
+          const float joined = add(level[l][i], sum[i]);
+          if (open && !closes) level[l][i] = sum[i];
+          if (closes) sum[i] = joined;
+        }
+        open = closes;
+      }
+    }
+    float* out =
+        p.k_partial + (sub.mu_group_base + at.head * sub.mu_group_stride + at.item) * kDPad;
+    sum_over_slots<kDPad>(sum, channel, [out](uint32_t i, float s) { out[i] = s; });
   }
+
+ private:
+  // Samples [first, first + 4) of the group.
+  VCA_DEVICE static void sum_batch(const Params& p, const RopeLane& rope, const int32_t* tokens,
+                                   int ranks, int64_t base, int first, int channel,
+                                   float (&sum)[8]) {
+    Octet<kSource> raw[kAtOnce];
+    int32_t token[kAtOnce];
+    VCA_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      const int rank = (first + k) * p.offset_step;
+      token[k] = rank < ranks ? tokens[rank] : -1;
+    }
+    VCA_UNROLL
+    for (int k = 0; k < kAtOnce; ++k)
+      raw[k] = token[k] >= 0 ? load_octet<kSource, true>(p, p.k, base, token[k], channel)
+                             : negative_zeros<kSource>();
+    float x[kAtOnce][8];
+    VCA_UNROLL
+    for (int k = 0; k < kAtOnce; ++k) {
+      decode(raw[k], x[k]);
+      rotate(p.rope, rope, token[k], token[k] >= 0, raw[k], x[k]);
+    }
+    VCA_UNROLL
+    for (int i = 0; i < 8; ++i) sum[i] = unrolled_tree<2>([&x, i](int k) { return x[k][i]; }, 0);
+  }
+  static_assert(kAtOnce == 1 << 2);
 };
 
-// The mean; one block a unit, thread = channel.
+// The mean; one block a unit. Threads are channels of 16 or 8 spans of partial sums.
 struct KeyOffset {
   using Params = prep::Params;
-  static constexpr int kThreads = spec::kMaxHeadDim;
-  static constexpr int kPhases = 1;
-  struct Shared {};
-  VCA_DEVICE static void phase(int, const Params& p, Shared&, int64_t unit, int channel) {
-    if (channel >= p.d_pad) return;
+  static constexpr int kThreads = 1024;
+  static constexpr int kPhases = 2;
+  struct Shared {
+    float sum[kThreads];
+  };
+  VCA_DEVICE static void phase(int phase, const Params& p, Shared& s, int64_t unit, int thread) {
     const int64_t index = unit / p.h_kv, head = unit % p.h_kv;
-    const SubInfo& sub = p.subs[index];
-    const int64_t n = p.offset_step == 0 ? 0 : ceil_div(p.n_valid[index], p.offset_step);
-    float mean = 0.0f;
-    if (n > 0) {
+    const int channel = thread & (p.d_pad - 1), slot = thread >> p.d_pad_log2;
+    const int slots = kThreads >> p.d_pad_log2;
+    const int64_t samples = p.offset_step == 0 ? 0 : ceil_div(p.n_valid[index], p.offset_step);
+    const int64_t n = samples == 0 ? 0 : ceil_div(samples, kRankGroup / p.offset_step);
+    int64_t span = kLeaf;  // a power of two of partial sums: a subtree
+    while (span * slots < n) span *= 2;
+    if (phase == 0) {
+      const SubInfo& sub = p.subs[index];
       const float* partial =
           p.k_partial + (sub.mu_group_base + head * sub.mu_group_stride) * p.d_pad + channel;
-      const float sum = spec::tree_sum(ceil_div(n, kRankGroup / p.offset_step),
-                                       [&](int64_t g) { return partial[g * p.d_pad]; });
-      mean = mul(sum, inverse_of(n));
+      const int64_t first = slot * span;
+      const int64_t last = min_i64(first + span, n);
+      s.sum[thread] = spec::tree_sum(ceil_div(last - first, kLeaf), [&](int64_t leaf) {
+        float x[kLeaf];
+        VCA_UNROLL
+        for (int i = 0; i < kLeaf; ++i) {
+          const int64_t g = first + leaf * kLeaf + i;
+          x[i] = g < last ? partial[g * p.d_pad] : -0.0f;
+        }
+        return unrolled_tree<3>([&](int i) { return x[i]; }, 0);
+      });
+      return;
+    }
+    if (thread >= p.d_pad) return;
+    float mean = 0.0f;
+    if (n > 0) {
+      const float sum = spec::tree_sum(ceil_div(n, span), [&](int64_t i) {
+        return s.sum[(static_cast<int>(i) << p.d_pad_log2) + channel];
+      });
+      mean = mul(sum, inverse_of(samples));
     }
     // Any vector is exact for the output, so a mean whose sum overflowed may be left out.
     p.k_offset[unit * p.d_pad + channel] = spec::is_finite(mean) ? mean : 0.0f;
   }
+
+ private:
+  static constexpr int kLeaf = 8;
 };
 
 }  // namespace vca::kernels::prep

@@ -14,6 +14,7 @@
 
 #include "kernels/common/params.hpp"
 #include "kernels/prep/arith.hpp"
+#include "kernels/prep/divide.hpp"
 #include "spec/problem.hpp"
 
 namespace vca::kernels::prep {
@@ -25,6 +26,7 @@ struct Tensor {
   const void* data;
   spec::DType dtype;
   int64_t stride_b, stride_h, stride_s;  // elements
+  bool vectors;                          // every row can be read in 16-byte pieces that end with it
 };
 
 // Key tokens [begin, begin + len) that start a fresh block.
@@ -46,14 +48,19 @@ struct SegmentState {
   int32_t block0, rank0, count;
 };
 
+enum class RopePath : int32_t { none, interleaved, half, scalar };  // rope.hpp
+
 struct Rope {
   spec::RopeConvention convention;
+  RopePath path;
   int32_t rotated;
-  int64_t begin, len;
-  int64_t grid_h, grid_w;
-  int32_t axis_dim[3];
-  const float* axis_cos[3];  // [grid[a]][axis_dim[a] / 2]
-  const float* axis_sin[3];
+  uint32_t begin, len;
+  // Factored tables, in groups of four frequencies {cos 4, sin 4}. Frequency f of axis a at
+  // position i: group f / 4 at table + axis_table[a] + i * axis_pitch[a] + f / 4 * 8.
+  const float* table;
+  Divider by_w, by_h;
+  int32_t axis_end[3];  // frequencies of axes 0 ... a
+  uint32_t axis_table[3], axis_pitch[3];
   const float* cos;  // [len][rotated / 2] instead of the axes
   const float* sin;
 };
@@ -64,7 +71,8 @@ struct Params {
   int64_t s_q, s_kv;
   int32_t h_q, h_kv, d, d_pad, d_pad_log2;
   int32_t n_subs;
-  int64_t max_chunks, max_q_tiles, max_rank_groups;  // over sub-problems
+  int64_t max_chunks, max_q_tiles, max_rank_groups;                          // over sub-problems
+  Divider by_h_q, by_h_kv, by_group, by_chunks, by_q_tiles, by_rank_groups;  // group: h_q / h_kv
   bool hadamard, negate_q;
   // What the recipe wants (recipe_params in workspace.hpp).
   bool e4m3_head;       // E4M3 scores with one scale a head (fp8), instead of INT8 by groups
@@ -72,7 +80,7 @@ struct Params {
   int32_t offset_step;  // the K offset is the mean of every offset_step-th valid row; 0: none
   float code_max;       // 127 or 448, the largest score code
   float code_scale;     // RN(8 log2(e) |scale|), Hadamard folded in
-  double scale;
+  float scale_f32;
   const int32_t* kv_lens;   // [B] or null
   const uint8_t* key_mask;  // [B, S_kv] or null
   const int32_t* order;     // [kv block][128] token of each column, or null: token order
@@ -109,13 +117,18 @@ struct Params {
   float* qk_offset;  // null unless LSE is asked for
 };
 
-// A (sub-problem, kv head) and something counted inside it.
-struct Unit {
-  int64_t index, sub, head, item;
+// A piece of work: heads run fastest, so that what runs at the same time reads neighbouring heads
+// of the same tokens; these share RoPE tables, and DRAM pages where heads are interleaved.
+struct Place {
+  uint32_t sub, head, item;
 };
-VCA_DEVICE Unit unit_of(const Params& p, int64_t block, int64_t items) {
-  const int64_t unit = block / items;
-  return {unit, unit / p.h_kv, unit % p.h_kv, block % items};
+VCA_DEVICE Place place_of(uint32_t block, const Divider& heads, const Divider& items) {
+  Place out;
+  const uint32_t rest = heads.divide(block);
+  out.head = block - rest * heads.divisor;
+  out.sub = items.divide(rest);
+  out.item = rest - out.sub * items.divisor;
+  return out;
 }
 
 // One block of keys or values.
@@ -128,12 +141,12 @@ struct KvBlock {
   const int32_t* tokens;  // of its valid columns
 };
 // False where the unit has fewer blocks than its capacity.
-VCA_DEVICE bool locate(const Params& p, int64_t block, KvBlock& out) {
-  const Unit u = unit_of(p, block, p.max_chunks);
+VCA_DEVICE bool locate(const Params& p, uint32_t block, KvBlock& out) {
+  const Place u = place_of(block, p.by_h_kv, p.by_chunks);
   const SubInfo& sub = p.subs[u.sub];
-  if (u.item >= sub.n_blocks) return false;
+  if (static_cast<int32_t>(u.item) >= sub.n_blocks) return false;
   const int64_t shared = p.extra[u.sub].chunk_base + u.item;
-  out.unit = u.index;
+  out.unit = int64_t{u.sub} * p.h_kv + u.head;
   out.sub = u.sub;
   out.head = u.head;
   out.batch = sub.batch;
@@ -147,9 +160,9 @@ VCA_DEVICE bool locate(const Params& p, int64_t block, KvBlock& out) {
   return true;
 }
 // Clamped: a caller's order with a wrong token must not read outside the tensor.
-VCA_DEVICE int64_t token_of(const Params& p, const KvBlock& b, int column) {
-  const int64_t token = b.tokens[column];
-  return token < 0 ? 0 : min_i64(token, p.s_kv - 1);
+VCA_DEVICE int32_t token_of(const Params& p, const KvBlock& b, int column) {
+  const int32_t token = b.tokens[column], last = static_cast<int32_t>(p.s_kv) - 1;
+  return token < 0 ? 0 : token < last ? token : last;
 }
 
 // ceil(a / b) of non-negative integers.

@@ -17,6 +17,25 @@
 
 namespace vca::kernels::prep {
 
+// Calls run.template operator()<Kernel<source, padded head_dim>>().
+template <template <Source, int> class Kernel, class Run>
+void for_source(Source source, int d_pad, const Run& run) {
+  const auto with = [&]<Source kSource>() {
+    if (d_pad == 128)
+      run.template operator()<Kernel<kSource, 128>>();
+    else
+      run.template operator()<Kernel<kSource, 64>>();
+  };
+  if (source == Source::bf16) return with.template operator()<Source::bf16>();
+  if (source == Source::fp16) return with.template operator()<Source::fp16>();
+  if (source == Source::fp32) return with.template operator()<Source::fp32>();
+  with.template operator()<Source::any>();
+}
+inline Source source_of(const Tensor& t, RopePath path) {
+  if (!t.vectors || path == RopePath::scalar) return Source::any;
+  return static_cast<Source>(t.dtype);
+}
+
 // Launcher: upload(void* to, const std::vector<uint8_t>&) and
 // launch<Kernel>(const Kernel::Params&, int64_t blocks), both in stream order.
 template <class Launcher>
@@ -26,30 +45,37 @@ void run_passes(const PrepParams& request, void* workspace, Launcher& launcher) 
   const int64_t chunks = p.n_subs * layout.max_chunks;
   const int64_t kv_blocks = layout.n_units * layout.max_chunks;
   const int64_t rank_groups = layout.n_units * layout.max_rank_groups;
+  const auto launch = [&]<template <Source, int> class Kernel>(Source source, int64_t blocks) {
+    for_source<Kernel>(source, p.d_pad, [&]<class K>() { launcher.template launch<K>(p, blocks); });
+  };
+  const Source q = source_of(p.q, p.rope.path), k = source_of(p.k, p.rope.path);
+  const Source v = source_of(p.v, RopePath::none);
 
   launcher.upload(p.subs, descriptor_image(request, layout));
-  launcher.template launch<CountTokens>(p, chunks);
-  launcher.template launch<LayOutTokens>(p, p.n_subs);
-  launcher.template launch<ScatterTokens>(p, chunks);
+  if (all_keys_valid(request)) {
+    launcher.template launch<AllTokens>(p, p.n_subs * std::max<int64_t>(layout.max_chunks, 1));
+  } else {
+    launcher.template launch<CountTokens>(p, chunks);
+    launcher.template launch<LayOutTokens>(p, p.n_subs);
+    launcher.template launch<ScatterTokens>(p, chunks);
+  }
 
-  launcher.template launch<KeyOffsetPartial>(p, rank_groups);
+  launch.template operator()<KeyOffsetPartial>(k, rank_groups);
   launcher.template launch<KeyOffset>(p, layout.n_units);
+  const int64_t q_tiles = layout.n_heads * layout.max_q_tiles;
   if (p.e4m3_head) {
-    launcher.template launch<KeyMaximum>(p, kv_blocks);
-    launcher.template launch<QueryMaximum>(p, layout.n_heads * layout.max_q_tiles);
+    launch.template operator()<KeyMaximum>(k, kv_blocks);
+    launch.template operator()<QueryMaximum>(q, q_tiles);
     launcher.template launch<HeadMaxima>(p, layout.n_units + layout.n_heads);
   }
-  launcher.template launch<KeyTiles>(p, kv_blocks);
+  launch.template operator()<KeyTiles>(k, kv_blocks);
 
-  launcher.template launch<ValueRange>(p, rank_groups);
+  launch.template operator()<ValueRange>(v, rank_groups);
   launcher.template launch<ValueScale>(p, layout.n_units);
-  launcher.template launch<ValueTiles>(p, kv_blocks);
-  if (p.energy_removed != nullptr) {
-    launcher.template launch<EnergyOfBlock>(p, kv_blocks);
-    launcher.template launch<EnergyRemoved>(p, layout.n_units);
-  }
+  launch.template operator()<ValueTiles>(v, kv_blocks);
+  if (p.energy_removed != nullptr) launcher.template launch<EnergyRemoved>(p, layout.n_units);
 
-  launcher.template launch<QueryTiles>(p, layout.n_heads * layout.max_q_tiles);
+  launch.template operator()<QueryTiles>(q, q_tiles);
   launcher.template launch<QueryUnits>(p, layout.n_heads);
 }
 

@@ -44,6 +44,42 @@ VCA_DEVICE bool is_valid(const Params& p, const Chunk& c, int i) {
   return p.key_mask == nullptr || p.key_mask[batch * p.s_kv + token] != 0;
 }
 
+// All three passes in one where every key is valid: chunks are blocks, and a chunk's rank is the
+// length of what stands before it. One block of threads a chunk, and at least one a sub-problem.
+struct AllTokens {
+  using Params = prep::Params;
+  static constexpr int kThreads = kRows;
+  static constexpr int kPhases = 1;
+  struct Shared {};
+  VCA_DEVICE static void phase(int, const Params& p, Shared&, int64_t block, int thread) {
+    const int64_t chunks = p.max_chunks > 0 ? p.max_chunks : 1;
+    const int64_t sub = block / chunks, number = block % chunks;
+    const SubExtra& extra = p.extra[sub];
+    const Segment* segments = p.segments + extra.first_segment;
+    if (number == 0 && thread == 0) {
+      int64_t n = 0;
+      for (int64_t i = 0; i < extra.n_segments; ++i) n += segments[i].len;
+      p.n_valid[sub] = static_cast<int32_t>(n);
+      p.subs[sub].n_blocks = static_cast<int32_t>(extra.capacity);
+    }
+    if (number >= extra.capacity) return;
+    int64_t c = number, rank = 0;
+    const Segment* s = segments;
+    for (; c >= ceil_div(s->len, kRows); ++s) {
+      c -= ceil_div(s->len, kRows);
+      rank += s->len;
+    }
+    rank += c * kRows;
+    const int64_t n = min_i64(kRows, s->len - c * kRows);
+    if (thread < n)
+      p.tokens[extra.chunk_base * kRows + rank + thread] =
+          static_cast<int32_t>(s->begin + c * kRows + thread);
+    if (thread != 0) return;
+    p.block_rank[extra.chunk_base + number] = static_cast<int32_t>(rank);
+    p.block_valid[extra.chunk_base + number] = static_cast<int32_t>(n);
+  }
+};
+
 // Valid tokens of a chunk.
 struct CountTokens {
   using Params = prep::Params;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Minimum and maximum of every value channel over the valid tokens, s_v and the factor from them
-// (docs/numerics.md B7, B9). Exact, so any order will do: token order reads whole lines.
+// Minimum and maximum of every value channel over the valid tokens, s_v and the factor on V from
+// them (docs/numerics.md B7, B9). Exact, so any order will do: token order reads whole lines.
 #pragma once
 
-#include "kernels/prep/tensor.hpp"
+#include "kernels/prep/rows.hpp"
 
 namespace vca::kernels::prep {
 
@@ -13,82 +13,135 @@ struct Range {
 VCA_DEVICE Range empty_range() {
   return {spec::float_from_bits(0x7F800000u), spec::float_from_bits(0xFF800000u)};
 }
-VCA_DEVICE Range join(Range a, Range b) { return {min_f32(a.min, b.min), max_f32(a.max, b.max)}; }
+VCA_DEVICE Range join(Range a, Range b) {
+  return {ptx::min_f32(a.min, b.min), ptx::max_f32(a.max, b.max)};
+}
 VCA_DEVICE float abs_max(Range r) { return max_f32(abs_f32(r.min), abs_f32(r.max)); }
 
-// One rank group of a unit.
-struct ValueRange {
+// One rank group of a unit; 16 rows at once.
+template <Source kSource, int kDPad, int kBatch, int kCtas>
+struct ValueRangeTuned {
   using Params = prep::Params;
-  static constexpr int kLanes = 4;  // rows at once
-  static constexpr int kThreads = kLanes * spec::kMaxHeadDim;
-  static constexpr int kPhases = 2;
-  struct Shared {
-    Range range[kLanes][spec::kMaxHeadDim];
-  };
-  VCA_DEVICE static void phase(int phase, const Params& p, Shared& s, int64_t block, int thread) {
-    const Unit u = unit_of(p, block, p.max_rank_groups);
-    const int64_t first = u.item * kRankGroup;
-    const int64_t n = min_i64(p.n_valid[u.sub] - first, kRankGroup);
-    const int channel = thread % spec::kMaxHeadDim, lane = thread / spec::kMaxHeadDim;
-    if (n <= 0 || channel >= p.d) return;
-    const SubInfo& sub = p.subs[u.sub];
-    if (phase == 0) {
-      const int32_t* tokens = p.tokens + p.extra[u.sub].chunk_base * kRows + first;
-      Range r = empty_range();
-      for (int64_t i = lane; i < n; i += kLanes) {
-        const float x = load_element(p.v, row_offset(p.v, sub.batch, u.head, tokens[i]) + channel);
-        r = join(r, {x, x});
+  using Lanes = RowLanes<kDPad>;
+  static constexpr int kThreads = Lanes::kThreads;
+  static constexpr int kMinBlocks = kCtas * 256 / kThreads;
+  static constexpr uint32_t kSharedBytes = 2 * Lanes::kWarps * kDPad * 4;
+
+  VCA_DEVICE static void run(const Params& p, uint32_t block) {
+    const Place at = place_of(block, p.by_h_kv, p.by_rank_groups);
+    const int64_t first = int64_t{at.item} * kRankGroup;
+    const auto n = static_cast<int>(min_i64(p.n_valid[at.sub] - first, kRankGroup));
+    if (n <= 0) return;
+    const uint32_t thread = ptx::thread_index(), lane = thread % 32, warp = thread / 32;
+    const int channel = static_cast<int>(lane % Lanes::kLanes) * 8;
+    const auto slot = static_cast<int>(thread / Lanes::kLanes);
+    const SubInfo& sub = p.subs[at.sub];
+    const int32_t* tokens = p.tokens + p.extra[at.sub].chunk_base * kRows + first;
+    const int64_t base = row_offset(p.v, sub.batch, at.head, 0);
+
+    Range range[8];
+    VCA_UNROLL
+    for (int i = 0; i < 8; ++i) range[i] = empty_range();
+    VCA_NO_UNROLL
+    for (int i0 = slot; i0 < n; i0 += 16 * kBatch) {
+      Octet<kSource> raw[kBatch];
+      int32_t token[kBatch];
+      VCA_UNROLL
+      for (int k = 0; k < kBatch; ++k) {  // past the end: the thread's first row once more
+        const int i = i0 + 16 * k;
+        token[k] = tokens[i < n ? i : i0];
       }
-      s.range[lane][channel] = r;
-    } else if (lane == 0) {
-      Range r = s.range[0][channel];
-      for (int i = 1; i < kLanes; ++i) r = join(r, s.range[i][channel]);
-      float* out =
-          p.v_partial + (sub.mu_group_base + u.head * sub.mu_group_stride + u.item) * 2 * p.d_pad;
-      out[channel] = r.min;
-      out[p.d_pad + channel] = r.max;
+      VCA_UNROLL
+      for (int k = 0; k < kBatch; ++k)
+        raw[k] = load_octet<kSource, false>(p, p.v, base, token[k], channel);
+      VCA_UNROLL
+      for (int k = 0; k < kBatch; ++k) {
+        float x[8];
+        decode(raw[k], x);
+        VCA_UNROLL
+        for (int i = 0; i < 8; ++i) range[i] = join(range[i], {x[i], x[i]});
+      }
     }
+    VCA_UNROLL
+    for (uint32_t m = Lanes::kLanes; m < 32; m *= 2) {
+      VCA_UNROLL
+      for (int i = 0; i < 8; ++i)
+        range[i] = join(
+            range[i], {ptx::shfl_sync_bfly(range[i].min, m), ptx::shfl_sync_bfly(range[i].max, m)});
+    }
+    const ptx::SmemAddr shared = ptx::dynamic_smem();
+    if (lane < Lanes::kLanes) {
+      VCA_UNROLL
+      for (int i = 0; i < 8; ++i) {
+        const uint32_t word = warp * 2 * kDPad + static_cast<uint32_t>(channel + i);
+        ptx::st_shared_f32(shared + word * 4, range[i].min);
+        ptx::st_shared_f32(shared + (word + kDPad) * 4, range[i].max);
+      }
+    }
+    ptx::bar_sync(0, kThreads);
+    // Threads: minima of all channels, then maxima.
+    float x[Lanes::kWarps];
+    VCA_UNROLL
+    for (uint32_t w = 0; w < Lanes::kWarps; ++w)
+      x[w] = ptx::ld_shared_f32(shared + (w * 2 * kDPad + thread) * 4);
+    VCA_UNROLL
+    for (int w = 1; w < Lanes::kWarps; ++w)
+      x[0] = thread < kDPad ? ptx::min_f32(x[0], x[w]) : ptx::max_f32(x[0], x[w]);
+    const int64_t group = sub.mu_group_base + at.head * sub.mu_group_stride + at.item;
+    p.v_partial[group * 2 * kDPad + thread] = x[0];
   }
 };
 
-// s_v, the factor on V and max|V| of a unit.
+template <Source kSource, int kDPad>
+struct ValueRange : ValueRangeTuned<kSource, kDPad, 8, Octet<kSource>::kWide ? 2 : 4> {};
+
+// s_v and max|V| of a unit. Threads are channels of 16 or 8 parts of the groups.
 struct ValueScale {
   using Params = prep::Params;
-  static constexpr int kThreads = spec::kMaxHeadDim;
-  static constexpr int kPhases = 2;
+  static constexpr int kThreads = 1024;
+  static constexpr int kPhases = 3;
   struct Shared {
-    float abs_max[kThreads];
+    Range range[kThreads];
+    float abs_max[spec::kMaxHeadDim];
   };
-  VCA_DEVICE static void phase(int phase, const Params& p, Shared& s, int64_t unit, int channel) {
-    if (phase == 1) {
-      if (channel != 0) return;
+  VCA_DEVICE static void phase(int phase, const Params& p, Shared& s, int64_t unit, int thread) {
+    const int channel = thread & (p.d_pad - 1), slot = thread >> p.d_pad_log2;
+    const int slots = kThreads >> p.d_pad_log2;
+    const int64_t index = unit / p.h_kv, head = unit % p.h_kv;
+    if (phase == 0) {
+      const SubInfo& sub = p.subs[index];
+      const int64_t n = ceil_div(p.n_valid[index], kRankGroup);
+      const float* partial =
+          p.v_partial + (sub.mu_group_base + head * sub.mu_group_stride) * 2 * p.d_pad + channel;
+      Range r = empty_range();
+#if defined(__CUDACC__)
+#pragma unroll 8
+#endif
+      for (int64_t g = slot; g < n; g += slots)
+        r = join(r, {partial[2 * g * p.d_pad], partial[(2 * g + 1) * p.d_pad]});
+      s.range[thread] = r;
+    } else if (phase == 1) {
+      if (thread >= p.d_pad) return;
+      Range r = s.range[channel];
+      for (int i = 1; i < slots; ++i) r = join(r, s.range[(i << p.d_pad_log2) + channel]);
+      const bool real = channel < p.d && p.n_valid[index] > 0;
+      const float amax = real ? abs_max(r) : 0.0f;
+      float s_v = 1.0f, factor = 0.0f;
+      if (real && !p.plain_values) {
+        s_v = smooth_scale(r);
+        factor = div(1.0f, s_v);
+      } else if (amax >= 0x1p-100f) {
+        s_v = div(amax, 448.0f);
+        factor = div(448.0f, amax);
+      }
+      s.abs_max[channel] = amax;
+      p.s_v[unit * p.d_pad + channel] = s_v;
+      p.v_factor[unit * p.d_pad + channel] = factor;
+    } else if (thread == 0 && p.energy_rows != nullptr) {
       float all = 0.0f;
       for (int i = 0; i < p.d; ++i) all = max_f32(all, s.abs_max[i]);
       p.v_abs_max[unit] = all;
-      return;
     }
-    s.abs_max[channel] = 0.0f;
-    if (channel >= p.d_pad) return;
-    const int64_t index = unit / p.h_kv, head = unit % p.h_kv;
-    const SubInfo& sub = p.subs[index];
-    float s_v = 1.0f, factor = 0.0f;
-    if (channel < p.d && p.n_valid[index] > 0) {
-      Range r = empty_range();
-      const float* partial =
-          p.v_partial + (sub.mu_group_base + head * sub.mu_group_stride) * 2 * p.d_pad + channel;
-      for (int64_t g = 0; g < ceil_div(p.n_valid[index], kRankGroup); ++g)
-        r = join(r, {partial[2 * g * p.d_pad], partial[(2 * g + 1) * p.d_pad]});
-      s.abs_max[channel] = abs_max(r);
-      if (!p.plain_values) {
-        s_v = smooth_scale(r);
-        factor = div(1.0f, s_v);
-      } else if (abs_max(r) >= 0x1p-100f) {
-        s_v = div(abs_max(r), 448.0f);
-        factor = div(448.0f, abs_max(r));
-      }
-    }
-    p.s_v[unit * p.d_pad + channel] = s_v;
-    p.v_factor[unit * p.d_pad + channel] = factor;
   }
 
  private:

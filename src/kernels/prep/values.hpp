@@ -1,11 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// One V tile: block mean, residual codes, transposed, indicator rows; and the block's column of the
-// mean tile (docs/numerics.md B7, B9, D1). Recipes without block means: a mean of 0, not stored.
-// Thread = channel = tile row, so a thread writes whole 16-byte chunks and nothing has to be
-// transposed between threads.
+// One V tile: block mean, residual codes, transposed, indicator rows; the block's column of the
+// mean tile; and, when f is asked for, the squared norms (docs/numerics.md B7, B9, B11, D1).
+// Recipes without block means: a mean of 0, not stored.
+//
+// A thread holds 8 channels of 8 consecutive keys, a slot; 16 slots make the block. V is read once:
+//
+//   sum over the thread's keys -> lanes -> warps (shared memory)      B1's tree, in key order
+//   mean -> residual -> codes, 4 keys of a channel in a word
+//   slots 2m, 2m + 1 exchange halves: 16 keys of a channel = chunk m of the tile's row
+//   tile in shared memory -> whole lines to global memory
 #pragma once
 
-#include "kernels/prep/tensor.hpp"
+#include "kernels/prep/energy.hpp"
+#include "kernels/prep/rows.hpp"
+#include "kernels/prep/value_range.hpp"
 #include "spec/tiles.hpp"
 
 namespace vca::kernels::prep {
@@ -25,91 +33,224 @@ VCA_DEVICE uint8_t* mu_tile_of(const Params& p, const KvBlock& b) {
   return p.mu_tiles + group * spec::t128_mu_tile_bytes(p.d_pad);
 }
 
-struct ValueTiles {
+template <Source kSource, int kDPad, int kCtas>
+struct ValueTilesTuned {
   using Params = prep::Params;
-  static constexpr int kThreads = kRows;
-  static constexpr int kPhases = 3;
-  struct Shared {
+  using Lanes = RowLanes<kDPad>;
+  static constexpr int kThreads = Lanes::kThreads;
+  static constexpr int kMinBlocks = kCtas * 256 / kThreads;
+  // Shared memory: the warps' sums and later the tile, then factor and mean of each channel.
+  static constexpr uint32_t kFactor = kDPad * 128;
+  static constexpr uint32_t kMean = kFactor + kDPad * 4;
+  static constexpr uint32_t kSharedBytes = kMean + kDPad * 4;
+
+  VCA_DEVICE static void run(const Params& p, uint32_t block_index) {
     KvBlock block;
-    bool active;
-    int64_t row[kRows];  // element offset of each valid column's row
-  };
-  VCA_DEVICE static void phase(int phase, const Params& p, Shared& s, int64_t block, int thread) {
-    if (phase == 0) {
-      if (thread == 0) s.active = locate(p, block, s.block);
-      return;
+    if (!locate(p, block_index, block)) return;
+    const uint32_t thread = ptx::thread_index(), lane = thread % 32;
+    const int channel = static_cast<int>(lane % Lanes::kLanes) * 8;
+    const auto slot = static_cast<int>(thread / Lanes::kLanes);
+    Octet<kSource> raw[8];
+    load_slot(p, block, slot, channel, raw);
+    store_indicators(p, block);
+    find_means(p, block, raw, channel);
+    if (p.energy_rows != nullptr && !p.plain_values) store_energy(p, block, raw, slot, channel);
+    uint32_t code[8][2];  // [channel][keys 0-3, 4-7]
+    encode(block, raw, slot, channel, code);
+    store_codes(slot, channel, code);
+    ptx::bar_sync(0, kThreads);
+    uint8_t* tile = tile_of(p, block);
+    VCA_UNROLL
+    for (int i = 0; i < kDPad * 8 / kThreads; ++i) {
+      const uint32_t at = (thread + static_cast<uint32_t>(i * kThreads)) * 16;
+      ptx::st_global_v4(tile + at, ptx::ld_shared_v4(ptx::dynamic_smem() + at));
     }
-    if (!s.active) return;
-    if (phase == 1) {
-      if (thread < s.block.n_valid)
-        s.row[thread] = row_offset(p.v, s.block.batch, s.block.head, token_of(p, s.block, thread));
-      return;
-    }
-    store_indicators(p, s, thread);
-    if (thread < p.d_pad) store_channel(p, s, thread);
   }
 
  private:
-  VCA_DEVICE static uint8_t* tile_of(const Params& p, const Shared& s) {
-    return p.v_tiles + s.block.index * spec::t128_v_tile_bytes(p.d_pad);
+  using Raw = Octet<kSource>[8];
+
+  VCA_DEVICE static uint8_t* tile_of(const Params& p, const KvBlock& block) {
+    return p.v_tiles + block.index * spec::t128_v_tile_bytes(kDPad);
+  }
+  VCA_DEVICE static void load_slot(const Params& p, const KvBlock& block, int slot, int channel,
+                                   Raw& raw) {
+    const int64_t base = row_offset(p.v, block.batch, block.head, 0);
+    int32_t token[8];
+    VCA_UNROLL
+    for (int k = 0; k < 8; ++k)
+      token[k] = 8 * slot + k < block.n_valid ? token_of(p, block, 8 * slot + k) : -1;
+    VCA_UNROLL
+    for (int k = 0; k < 8; ++k)
+      raw[k] = token[k] >= 0 ? load_octet<kSource, false>(p, p.v, base, token[k], channel)
+                             : negative_zeros<kSource>();
   }
 
-  VCA_DEVICE static void store_indicators(const Params& p, const Shared& s, int thread) {
+  // Sums over the keys; then a thread a channel.
+  VCA_DEVICE static void find_means(const Params& p, const KvBlock& block, const Raw& raw,
+                                    int channel) {
+    float sum[8];
+    VCA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      float x[8][2];
+      VCA_UNROLL
+      for (int k = 0; k < 8; ++k) decode_pair(raw[k], i, x[k]);
+      VCA_UNROLL
+      for (int c = 0; c < 2; ++c)
+        sum[2 * i + c] = unrolled_tree<3>([&x, c](int k) { return x[k][c]; }, 0);
+    }
+    sum_over_slots<kDPad>(sum, channel, [&](uint32_t i, float of_block) {
+      const float factor = p.v_factor[block.unit * kDPad + i];
+      // Plain values: x * factor - 0, the product itself.
+      const float mu =
+          p.plain_values ? 0.0f
+                         : spec::bf16_round(mul(mul(of_block, inverse_of(block.n_valid)), factor));
+      ptx::st_shared_f32(ptx::dynamic_smem() + kFactor + i * 4, factor);
+      ptx::st_shared_f32(ptx::dynamic_smem() + kMean + i * 4, mu);
+      if (!p.plain_values) store_mean(p, block, static_cast<int>(i), mu);
+    });
+    ptx::bar_sync(0, kThreads);
+  }
+
+  VCA_DEVICE static void load_channels(uint32_t at, int channel, float (&to)[8]) {
+    VCA_UNROLL
+    for (uint32_t i = 0; i < 2; ++i) {
+      const ptx::Words4 x = ptx::ld_shared_v4(ptx::dynamic_smem() + at +
+                                              (static_cast<uint32_t>(channel) + 4 * i) * 4);
+      VCA_UNROLL
+      for (int j = 0; j < 4; ++j) to[4 * i + j] = ptx::bits_float(x.word[j]);
+    }
+  }
+  VCA_DEVICE static void encode(const KvBlock& block, const Raw& raw, int slot, int channel,
+                                uint32_t (&code)[8][2]) {
+    float factor[8], mu[8];
+    load_channels(kFactor, channel, factor);
+    load_channels(kMean, channel, mu);
+    VCA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      VCA_UNROLL
+      for (int quad = 0; quad < 2; ++quad) {
+        float x[4][2];
+        VCA_UNROLL
+        for (int k = 0; k < 4; ++k) {
+          decode_pair(raw[4 * quad + k], i, x[k]);
+          const bool valid = 8 * slot + 4 * quad + k < block.n_valid;
+          VCA_UNROLL
+          for (int c = 0; c < 2; ++c)
+            x[k][c] = valid ? fma(x[k][c], factor[2 * i + c], -mu[2 * i + c]) : 0.0f;
+        }
+        VCA_UNROLL
+        for (int c = 0; c < 2; ++c)
+          code[2 * i + c][quad] =
+              ptx::cvt_rn_satfinite_e4m3x4_f32(x[0][c], x[1][c], x[2][c], x[3][c]);
+      }
+    }
+  }
+
+  // Chunk m of row `channel` holds the pairs of keys of slots 2m and 2m + 1 by turns. The even slot
+  // finishes channels 0-3 of the eight, the odd one 4-7. Lanes start at different channels, so that
+  // their chunks lie in different banks.
+  VCA_DEVICE static void store_codes(int slot, int channel, const uint32_t (&code)[8][2]) {
+    const uint32_t lane = ptx::thread_index() % 32;
+    const bool odd = slot % 2 != 0;
+    const uint32_t low = odd ? 0x1054u : 0x5410u, high = odd ? 0x3276u : 0x7632u;
+    ptx::Words4 chunk[4];
+    VCA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      VCA_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t keep = odd ? code[4 + i][half] : code[i][half];
+        const uint32_t other =
+            ptx::shfl_sync_bfly(odd ? code[i][half] : code[4 + i][half], Lanes::kLanes);
+        chunk[i].word[2 * half] = ptx::prmt(keep, other, low);
+        chunk[i].word[2 * half + 1] = ptx::prmt(keep, other, high);
+      }
+    }
+    exchange_if((lane & 1) != 0, chunk[0], chunk[1]);
+    exchange_if((lane & 1) != 0, chunk[2], chunk[3]);
+    exchange_if((lane & 2) != 0, chunk[0], chunk[2]);
+    exchange_if((lane & 2) != 0, chunk[1], chunk[3]);
+    VCA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int row = channel + (odd ? 4 : 0) + (i ^ static_cast<int>(lane & 3));
+      ptx::st_shared_v4(
+          ptx::dynamic_smem() + static_cast<uint32_t>(spec::t128_offset(row, slot / 2 * 16, 128)),
+          chunk[i]);
+    }
+  }
+  VCA_DEVICE static void exchange_if(bool condition, ptx::Words4& a, ptx::Words4& b) {
+    VCA_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t x = a.word[i], y = b.word[i];
+      a.word[i] = condition ? y : x;
+      b.word[i] = condition ? x : y;
+    }
+  }
+
+  VCA_DEVICE static void store_indicators(const Params& p, const KvBlock& block) {
+    const auto thread = static_cast<int>(ptx::thread_index());
     if (thread >= spec::kIndicatorRows * 8) return;
     const int row = thread / 8, first = thread % 8 * 16;
-    Bytes16 out;
+    ptx::Words4 out;
+    VCA_UNROLL
     for (int w = 0; w < 4; ++w) {
       out.word[w] = 0;
+      VCA_UNROLL
       for (int i = 0; i < 4; ++i)
-        if (row == s.block.j % spec::kIndicatorRows &&
-            spec::v_key_of_column(first + 4 * w + i) < s.block.n_valid)
+        if (row == block.j % spec::kIndicatorRows &&
+            spec::v_key_of_column(first + 4 * w + i) < block.n_valid)
           out.word[w] |= uint32_t{spec::kIndicatorE4m3} << (8 * i);
     }
-    store16(tile_of(p, s) + spec::t128_offset(p.d_pad + row, first, 128), out);
+    ptx::st_global_v4(tile_of(p, block) + spec::t128_offset(kDPad + row, first, 128), out);
   }
 
-  VCA_DEVICE static void store_channel(const Params& p, const Shared& s, int channel) {
-    const int n_valid = s.block.n_valid;
-    const auto value = [&](int64_t n) {
-      return channel < p.d ? load_element(p.v, s.row[n] + channel) : 0.0f;
-    };
-    const float factor = p.v_factor[s.block.unit * p.d_pad + channel];
-    const float mu = p.plain_values ? 0.0f : store_mean(p, s, channel, factor, value);
-    uint8_t* tile = tile_of(p, s);
-    for (int first = 0; first < kRows; first += 16) {
-      Bytes16 out;
-      for (int w = 0; w < 4; ++w) {
-        float x[4];
-        for (int i = 0; i < 4; ++i) {
-          const int n = spec::v_key_of_column(first + 4 * w + i);
-          x[i] = n < n_valid ? fma(value(n), factor, -mu) : 0.0f;
-        }
-        out.word[w] = encode_e4m3x4(x);
-      }
-      store16(tile + spec::t128_offset(channel, first, 128), out);
-    }
-  }
-
-  // Returns the stored mean, in units of s_v. The last block of a unit also clears the columns of
-  // the blocks that are missing in its group.
-  template <class Value>
-  VCA_DEVICE static float store_mean(const Params& p, const Shared& s, int channel, float factor,
-                                     const Value& value) {
-    const int n_valid = s.block.n_valid;
-    float sum;
-    if (n_valid == kRows)
-      sum = full_tree<7, 4>([&](int n) { return value(n); });
-    else
-      sum = spec::tree_sum(n_valid, value);
-    const float mu = spec::bf16_round(mul(mul(sum, inverse_of(n_valid)), factor));
-    uint8_t* tile = mu_tile_of(p, s.block);
-    const int b = s.block.j % spec::kMuBlocks;
+  // The last block of a unit also clears the columns of the blocks that are missing in its group.
+  VCA_DEVICE static void store_mean(const Params& p, const KvBlock& block, int channel, float mu) {
+    uint8_t* tile = mu_tile_of(p, block);
+    const int b = block.j % spec::kMuBlocks;
     store_f32(tile + spec::t128_offset(channel, mu_column(b) * 4, 32), mu);
-    if (s.block.j == s.block.n_blocks - 1)
-      for (int missing = b + 1; missing < spec::kMuBlocks; ++missing)
-        store_f32(tile + spec::t128_offset(channel, mu_column(missing) * 4, 32), 0.0f);
-    return mu;
+    if (block.j != block.n_blocks - 1) return;
+    for (int missing = b + 1; missing < spec::kMuBlocks; ++missing)
+      store_f32(tile + spec::t128_offset(channel, mu_column(missing) * 4, 32), 0.0f);
+  }
+
+  // Squared norms of the rows, and n |mu s_v|^2; channels beyond head_dim do not count.
+  VCA_DEVICE static void store_energy(const Params& p, const KvBlock& block, const Raw& raw,
+                                      int slot, int channel) {
+    const uint32_t lane = ptx::thread_index() % 32;
+    const float factor = range_factor(p.v_abs_max[block.unit]);
+    VCA_NO_UNROLL
+    for (int k = 0; k < 8; ++k) {
+      float x[8];
+      Octet<kSource> row = raw[0];
+      VCA_UNROLL
+      for (int i = 1; i < 8; ++i)
+        if (k == i) row = raw[i];
+      decode(row, x);
+      VCA_UNROLL
+      for (int i = 0; i < 8; ++i) {
+        const float y = mul(x[i], factor);
+        x[i] = channel + i < p.d ? mul(y, y) : -0.0f;
+      }
+      const float sum = lanes_sum<Lanes::kLanes>(sum8(x));
+      if (lane % Lanes::kLanes == 0 && 8 * slot + k < block.n_valid)
+        p.energy_rows[(block.index - block.j) * kRows + block.rank + 8 * slot + k] = sum;
+    }
+    if (slot >= Lanes::kRowsAtOnce) return;  // the first warp holds every mean
+    float mu[8];
+    load_channels(kMean, channel, mu);
+    VCA_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      float y = 0.0f;
+      if (channel + i < p.d) y = mul(mul(mu[i], p.s_v[block.unit * kDPad + channel + i]), factor);
+      mu[i] = channel + i < p.d ? mul(y, y) : -0.0f;
+    }
+    const float sum = lanes_sum<Lanes::kLanes>(sum8(mu));
+    if (lane == 0) p.energy_blocks[block.index] = mul(sum, to_float(int64_t{block.n_valid}));
   }
 };
+
+template <Source kSource, int kDPad>
+struct ValueTiles : ValueTilesTuned<kSource, kDPad, Octet<kSource>::kWide ? 2 : 3> {};
 
 }  // namespace vca::kernels::prep

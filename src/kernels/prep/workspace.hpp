@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "kernels/prep/params.hpp"
+#include "kernels/prep/rope_table.hpp"
 #include "spec/problem.hpp"
 #include "spec/tiles.hpp"
 
@@ -63,13 +64,15 @@ struct Layout {
   int64_t bytes = 0;
 
   // Inside the descriptors.
-  int64_t extra, segments, axis_cos[3], axis_sin[3];
+  int64_t extra, segments, rope_table;
   int64_t descriptor_bytes;
 
   int64_t n_units, n_heads;
   int64_t max_chunks = 0, max_q_tiles = 0, max_rank_groups = 0;
   std::vector<SubInfo> sub_info;
   std::vector<SubExtra> sub_extra;
+  Rope rope{};
+  std::vector<float> rope_values;
 
  private:
   int64_t take(int64_t size_bytes) {
@@ -125,12 +128,8 @@ inline Layout::Layout(const PrepParams& request) {
   inside(n_subs * static_cast<int64_t>(sizeof(SubInfo)));
   extra = inside(n_subs * static_cast<int64_t>(sizeof(SubExtra)));
   segments = inside(static_cast<int64_t>(request.segments.size() * sizeof(Segment)));
-  for (size_t a = 0; a < 3; ++a) {
-    const int64_t n =
-        request.rope != nullptr ? static_cast<int64_t>(request.rope->axis_cos[a].size()) : 0;
-    axis_cos[a] = inside(n * 4);
-    axis_sin[a] = inside(n * 4);
-  }
+  if (request.rope != nullptr) rope = pack_rope(*request.rope, rope_values);
+  rope_table = inside(static_cast<int64_t>(rope_values.size() * 4));
 
   descriptors = take(descriptor_bytes);
   q_tiles = take(tiles * spec::t128_qk_tile_bytes(static_cast<int>(d)));
@@ -164,6 +163,11 @@ inline Layout::Layout(const PrepParams& request) {
   }
 }
 
+// Every key of every segment is valid, so the host knows how many there are.
+inline bool all_keys_valid(const PrepParams& request) {
+  return request.kv_lens == nullptr && request.key_mask == nullptr;
+}
+
 inline int64_t workspace_bytes(const PrepParams& request) { return Layout(request).bytes; }
 
 // The descriptors as they lie at the start of the workspace.
@@ -175,34 +179,17 @@ inline std::vector<uint8_t> descriptor_image(const PrepParams& request, const La
   put(0, layout.sub_info);
   put(layout.extra, layout.sub_extra);
   put(layout.segments, request.segments);
-  for (size_t a = 0; a < 3 && request.rope != nullptr; ++a) {
-    put(layout.axis_cos[a], request.rope->axis_cos[a]);
-    put(layout.axis_sin[a], request.rope->axis_sin[a]);
-  }
+  put(layout.rope_table, layout.rope_values);
   return image;
 }
 
+// Rows in 16-byte pieces: base and strides allow it, and the last piece ends with the row.
 inline Tensor tensor_of(const spec::TensorView& t) {
-  return {t.data, t.dtype, t.stride[0], t.stride[1], t.stride[2]};
-}
-
-inline Rope rope_of(const PrepParams& request, const Layout& layout, uint8_t* base) {
-  Rope out{};
-  if (request.rope == nullptr) return out;
-  const spec::Rope& in = *request.rope;
-  out.convention = in.convention;
-  out.rotated = in.rotated;
-  out.begin = in.begin;
-  out.len = in.len;
-  out.grid_h = in.grid[1];
-  out.grid_w = in.grid[2];
-  for (size_t a = 0; a < 3; ++a) {
-    out.axis_dim[a] = in.axis_dim[a];
-    out.axis_cos[a] = reinterpret_cast<const float*>(base + layout.axis_cos[a]);
-    out.axis_sin[a] = reinterpret_cast<const float*>(base + layout.axis_sin[a]);
-  }
-  out.cos = in.cos;
-  out.sin = in.sin;
+  const int64_t n = 16 / spec::dtype_bytes(t.dtype);
+  const auto stride = [&t](size_t i) { return t.shape[i] > 1 ? t.stride[i] : 0; };
+  Tensor out{t.data, t.dtype, stride(0), stride(1), stride(2), false};
+  out.vectors = reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && out.stride_b % n == 0 &&
+                out.stride_h % n == 0 && out.stride_s % n == 0 && t.shape[3] % n == 0;
   return out;
 }
 
@@ -222,7 +209,8 @@ inline Params device_params(const PrepParams& request, const Layout& layout, voi
   p.q = tensor_of(request.q);
   p.k = tensor_of(request.k);
   p.v = tensor_of(request.v);
-  p.rope = rope_of(request, layout, base);
+  p.rope = layout.rope;
+  p.rope.table = floats(layout.rope_table);
   p.s_q = request.q.shape[2];
   p.s_kv = request.k.shape[2];
   p.h_q = static_cast<int32_t>(request.q.shape[1]);
@@ -234,6 +222,12 @@ inline Params device_params(const PrepParams& request, const Layout& layout, voi
   p.max_chunks = layout.max_chunks;
   p.max_q_tiles = layout.max_q_tiles;
   p.max_rank_groups = layout.max_rank_groups;
+  p.by_h_q = make_divider(p.h_q);
+  p.by_h_kv = make_divider(p.h_kv);
+  p.by_group = make_divider(p.h_kv > 0 ? p.h_q / p.h_kv : 1);
+  p.by_chunks = make_divider(layout.max_chunks);
+  p.by_q_tiles = make_divider(layout.max_q_tiles);
+  p.by_rank_groups = make_divider(layout.max_rank_groups);
   spec::Problem as_problem;
   as_problem.scale = request.scale;
   as_problem.hadamard = request.hadamard;
@@ -241,7 +235,7 @@ inline Params device_params(const PrepParams& request, const Layout& layout, voi
   p.hadamard = request.hadamard;
   p.negate_q = as_problem.negate_q();
   p.code_scale = as_problem.code_scale();
-  p.scale = request.scale;
+  p.scale_f32 = static_cast<float>(request.scale);
   recipe_params(*request.recipe, p);
   p.kv_lens = request.kv_lens;
   p.key_mask = request.key_mask;
@@ -312,7 +306,7 @@ inline AttentionParams attention_params(const PrepParams& request, const void* w
 
 // True when no sub-problem can turn out to be empty, so that zero_rows has nothing to do.
 inline bool never_empty(const PrepParams& request) {
-  if (request.kv_lens != nullptr || request.key_mask != nullptr) return false;
+  if (!all_keys_valid(request)) return false;
   const Layout layout(request);
   return std::all_of(layout.sub_extra.begin(), layout.sub_extra.end(),
                      [](const SubExtra& e) { return e.capacity > 0; });

@@ -18,6 +18,7 @@ VCA_DEVICE float fma_rn_sat(float a, float b, float c) {
 }
 VCA_DEVICE float abs_f32(float x) { return fabsf(x); }
 VCA_DEVICE float max_f32(float a, float b) { return fmaxf(a, b); }
+VCA_DEVICE float min_f32(float a, float b) { return fminf(a, b); }
 VCA_DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
 VCA_DEVICE float bits_float(uint32_t bits) { return __uint_as_float(bits); }
 VCA_DEVICE float rcp_rn(float x) { return __frcp_rn(x); }
@@ -49,6 +50,22 @@ VCA_DEVICE uint32_t cvt_pack_sat_u8x4_f32(float x0, float x1, float x2, float x3
       : "f"(x0), "f"(x1), "f"(x2), "f"(x3));
   return packed;
 }
+VCA_DEVICE uint32_t cvt_pack_sat_s8x4_f32(float x0, float x1, float x2, float x3) {
+  uint32_t packed;
+  asm("{\n"
+      ".reg .s32 i0, i1, i2, i3;\n"
+      ".reg .b32 high;\n"
+      "cvt.rni.s32.f32 i0, %1;\n"
+      "cvt.rni.s32.f32 i1, %2;\n"
+      "cvt.rni.s32.f32 i2, %3;\n"
+      "cvt.rni.s32.f32 i3, %4;\n"
+      "cvt.pack.sat.s8.s32.b32 high, i3, i2, 0;\n"
+      "cvt.pack.sat.s8.s32.b32 %0, i1, i0, high;\n"
+      "}"
+      : "=r"(packed)
+      : "f"(x0), "f"(x1), "f"(x2), "f"(x3));
+  return packed;
+}
 VCA_DEVICE uint32_t cvt_rn_satfinite_e4m3x4_f32(float x0, float x1, float x2, float x3) {
   uint32_t packed;
   asm("{\n"
@@ -60,6 +77,14 @@ VCA_DEVICE uint32_t cvt_rn_satfinite_e4m3x4_f32(float x0, float x1, float x2, fl
       : "=r"(packed)
       : "f"(x0), "f"(x1), "f"(x2), "f"(x3));
   return packed;
+}
+VCA_DEVICE float cvt_f32_f16(uint32_t half) {
+  float x;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(x) : "h"(static_cast<uint16_t>(half)));
+  return x;
+}
+VCA_DEVICE uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector) {
+  return __byte_perm(a, b, selector);
 }
 VCA_DEVICE uint32_t cvt_rn_bf16x2_f32(float low, float high) {
   uint32_t packed;

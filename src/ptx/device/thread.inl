@@ -19,6 +19,13 @@ VCA_DEVICE float shfl_sync_bfly(float value, uint32_t lane_mask) {
 VCA_DEVICE int32_t shfl_sync_bfly(int32_t value, uint32_t lane_mask) {
   return __shfl_xor_sync(0xFFFFFFFFu, value, static_cast<int>(lane_mask));
 }
+VCA_DEVICE uint32_t shfl_sync_bfly(uint32_t value, uint32_t lane_mask) {
+  return __shfl_xor_sync(0xFFFFFFFFu, value, static_cast<int>(lane_mask));
+}
+VCA_DEVICE uint32_t shfl_sync_idx(uint32_t value, uint32_t lane) {
+  return __shfl_sync(0xFFFFFFFFu, value, static_cast<int>(lane));
+}
+VCA_DEVICE uint32_t redux_sync_max(uint32_t value) { return __reduce_max_sync(0xFFFFFFFFu, value); }
 VCA_DEVICE uint32_t warp_uniform(uint32_t value) { return __shfl_sync(0xFFFFFFFFu, value, 0); }
 VCA_DEVICE bool vote_sync_any(bool predicate) { return __any_sync(0xFFFFFFFFu, predicate) != 0; }
 

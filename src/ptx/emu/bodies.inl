@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ptx/emu/cvt.inl"
+#include "ptx/emu/memory.inl"
 #include "ptx/emu/sync.inl"
 #include "ptx/emu/thread.inl"
 #include "ptx/emu/wgmma.inl"

@@ -26,6 +26,7 @@ VCA_DEVICE float max_f32(float a, float b) {
   if (a == 0.0f && b == 0.0f) return a + b;  // -0 only where both are
   return a > b ? a : b;
 }
+VCA_DEVICE float min_f32(float a, float b) { return -max_f32(-a, -b); }
 VCA_DEVICE uint32_t float_bits(float x) { return spec::float_bits(x); }
 VCA_DEVICE float bits_float(uint32_t bits) { return spec::float_from_bits(bits); }
 VCA_DEVICE float add_rp(float a, float b) { return spec::add_ru(a, b); }
@@ -43,9 +44,26 @@ VCA_DEVICE uint32_t cvt_pack_sat_u8x4_f32(float x0, float x1, float x2, float x3
   return uint32_t{spec::f2ip_code(x0)} | uint32_t{spec::f2ip_code(x1)} << 8 |
          uint32_t{spec::f2ip_code(x2)} << 16 | uint32_t{spec::f2ip_code(x3)} << 24;
 }
+VCA_DEVICE uint32_t cvt_pack_sat_s8x4_f32(float x0, float x1, float x2, float x3) {
+  const float x[4] = {x0, x1, x2, x3};
+  uint32_t packed = 0;
+  for (int i = 0; i < 4; ++i)
+    packed |= uint32_t{static_cast<uint8_t>(spec::int8_encode(x[i]))} << (8 * i);
+  return packed;
+}
 VCA_DEVICE uint32_t cvt_rn_satfinite_e4m3x4_f32(float x0, float x1, float x2, float x3) {
   return uint32_t{spec::e4m3_encode(x0)} | uint32_t{spec::e4m3_encode(x1)} << 8 |
          uint32_t{spec::e4m3_encode(x2)} << 16 | uint32_t{spec::e4m3_encode(x3)} << 24;
+}
+VCA_DEVICE float cvt_f32_f16(uint32_t half) {
+  return spec::fp16_decode(static_cast<uint16_t>(half));
+}
+VCA_DEVICE uint32_t prmt(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t both = uint64_t{b} << 32 | a;
+  uint32_t picked = 0;
+  for (uint32_t i = 0; i < 4; ++i)
+    picked |= static_cast<uint32_t>(both >> (8 * (selector >> (4 * i) & 7u)) & 0xFFu) << (8 * i);
+  return picked;
 }
 VCA_DEVICE uint32_t cvt_rn_bf16x2_f32(float low, float high) {
   return uint32_t{spec::bf16_encode(low)} | uint32_t{spec::bf16_encode(high)} << 16;

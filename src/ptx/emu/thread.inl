@@ -19,6 +19,13 @@ VCA_DEVICE float shfl_sync_bfly(float value, uint32_t lane_mask) {
 VCA_DEVICE int32_t shfl_sync_bfly(int32_t value, uint32_t lane_mask) {
   return static_cast<int32_t>(emu::ops::shuffle_xor(static_cast<uint32_t>(value), lane_mask));
 }
+VCA_DEVICE uint32_t shfl_sync_bfly(uint32_t value, uint32_t lane_mask) {
+  return emu::ops::shuffle_xor(value, lane_mask);
+}
+VCA_DEVICE uint32_t shfl_sync_idx(uint32_t value, uint32_t lane) {
+  return emu::ops::shuffle_index(value, lane);
+}
+VCA_DEVICE uint32_t redux_sync_max(uint32_t value) { return emu::ops::reduce_max(value); }
 VCA_DEVICE uint32_t warp_uniform(uint32_t value) { return emu::ops::shuffle_first(value); }
 VCA_DEVICE bool vote_sync_any(bool predicate) { return emu::ops::vote_any(predicate); }
 

@@ -31,16 +31,30 @@ class EmulatedLauncher {
   template <class Kernel>
   void launch(const typename Kernel::Params& params, int64_t blocks) {
     put([params, blocks] {
-      auto shared = std::make_unique<typename Kernel::Shared>();
-      std::memset(static_cast<void*>(shared.get()), 0xA5, sizeof(typename Kernel::Shared));
-      for (int64_t block = blocks; block-- > 0;)
-        for (int phase = 0; phase < Kernel::kPhases; ++phase)
-          for (int thread = Kernel::kThreads; thread-- > 0;)
-            Kernel::phase(phase, params, *shared, block, thread);
+      if constexpr (requires { Kernel::kSharedBytes; }) {
+        emu::LaunchConfig config;
+        config.grid = static_cast<uint32_t>(blocks);
+        config.threads = Kernel::kThreads;
+        config.smem_bytes = Kernel::kSharedBytes;
+        if (blocks > 0) emu::launch(config, [&params] { Kernel::run(params, ptx::cta_index()); });
+        return;
+      } else {
+        run_phases<Kernel>(params, blocks);
+      }
     });
   }
 
  private:
+  template <class Kernel>
+  static void run_phases(const typename Kernel::Params& params, int64_t blocks) {
+    auto shared = std::make_unique<typename Kernel::Shared>();
+    std::memset(static_cast<void*>(shared.get()), 0xA5, sizeof(typename Kernel::Shared));
+    for (int64_t block = blocks; block-- > 0;)
+      for (int phase = 0; phase < Kernel::kPhases; ++phase)
+        for (int thread = Kernel::kThreads; thread-- > 0;)
+          Kernel::phase(phase, params, *shared, block, thread);
+  }
+
   void put(std::function<void()> work) {
     if (status_ == cudaSuccess) status_ = emulated::enqueue(stream_, std::move(work));
   }

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// RoPE on the host side of preprocessing: which path a request takes, and its factored tables in
+// the form that rope.hpp reads.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "kernels/prep/params.hpp"
+#include "spec/rope.hpp"
+
+namespace vca::kernels::prep {
+
+// Everything but the pointers into the workspace; `table` receives the groups of four frequencies.
+inline Rope pack_rope(const spec::Rope& in, std::vector<float>& table) {
+  Rope out{};
+  out.convention = in.convention;
+  out.rotated = in.rotated;
+  out.begin = static_cast<uint32_t>(in.begin);  // tokens number below 2^31
+  out.len = static_cast<uint32_t>(std::min<int64_t>(in.len, 0x7FFFFFFF));
+  out.cos = in.cos;
+  out.sin = in.sin;
+  const bool half = in.convention == spec::RopeConvention::half;
+  if (in.convention == spec::RopeConvention::none) return out;
+  // Eight neighbouring channels are rotated alike: all, or none; as first halves, or as second.
+  bool vectors = half ? in.rotated / 2 % 8 == 0 : in.rotated % 8 == 0;
+  if (in.cos != nullptr) {
+    const auto aligned = [](const float* x) { return reinterpret_cast<uintptr_t>(x) % 16 == 0; };
+    vectors = vectors && aligned(in.cos) && aligned(in.sin);
+  } else {
+    out.by_w = make_divider(in.grid[2]);
+    out.by_h = make_divider(in.grid[1]);
+    std::vector<int> axes_in_group(static_cast<size_t>(in.rotated / 8 + 1), 0);
+    int32_t begin = 0;
+    for (size_t a = 0; a < 3; ++a) {
+      const int32_t n = in.axis_dim[a] / 2, end = begin + n;
+      const int32_t first = begin / 4, groups = (end + 3) / 4 - first;
+      out.axis_end[a] = end;
+      out.axis_pitch[a] = static_cast<uint32_t>(8 * groups);
+      // Not negative: the groups before this axis stand before it.
+      out.axis_table[a] = static_cast<uint32_t>(table.size()) - static_cast<uint32_t>(8 * first);
+      const size_t at = table.size();
+      table.resize(at + static_cast<size_t>(in.grid[a]) * out.axis_pitch[a], 0.0f);
+      for (int64_t i = 0; i < in.grid[a]; ++i)
+        for (int32_t f = begin; f < end; ++f) {
+          const auto from = static_cast<size_t>(i * n + f - begin);
+          const size_t to = at + static_cast<size_t>(i) * out.axis_pitch[a] +
+                            static_cast<size_t>((f / 4 - first) * 8 + f % 4);
+          table[to] = in.axis_cos[a][from];
+          table[to + 4] = in.axis_sin[a][from];
+        }
+      if (n > 0)
+        for (int32_t g = first; g < first + groups; ++g) ++axes_in_group[static_cast<size_t>(g)];
+      begin = end;
+    }
+    for (const int axes : axes_in_group) vectors = vectors && axes <= 2;
+  }
+  out.path = !vectors ? RopePath::scalar : half ? RopePath::half : RopePath::interleaved;
+  return out;
+}
+
+}  // namespace vca::kernels::prep
