@@ -271,7 +271,8 @@ void prepare_q(const Problem& p, const SubProblem& sub, int64_t q_head, const fl
   const auto store_offset = [&](int64_t row, const float* x) {
     if (out.qk_offset == nullptr) return;
     const float dot = tree_sum(d, [&](int64_t i) { return mul(x[i], k_offset[i]); });
-    out.qk_offset[row] = mul(static_cast<float>(p.scale), dot);
+    const float offset = mul(static_cast<float>(p.scale), dot);
+    out.qk_offset[row] = is_nan(offset) ? float_from_bits(0x7FC00000u) : offset;
   };
   if (r.qk == QkFormat::nvfp4) {
     prepare_nvfp4_q(

@@ -14,7 +14,7 @@
 
 #include "kernels/prep/launch.hpp"
 #include "kernels/prep/pipeline.hpp"
-#include "kernels/prep/stream_launcher.cuh"
+#include "kernels/prep/row_kernels.cuh"
 
 namespace {
 
@@ -145,7 +145,7 @@ class PassTimer {
     if (name == "QueryTiles") {
       time<prep::QueryTilesTuned<Source::bf16, 128, 4, 4>>(name + " 4/4", p, blocks, false);
       time<prep::QueryTilesTuned<Source::bf16, 128, 8, 3>>(name + " 8/3", p, blocks, false);
-      time<prep::QueryTilesTuned<Source::bf16, 128, 8, 2>>(name + " 8/2", p, blocks, false);
+      time<prep::QueryTilesTuned<Source::bf16, 128, 4, 3>>(name + " 4/3", p, blocks, false);
       time<prep::QueryTilesTuned<Source::bf16, 128, 2, 4>>(name + " 2/4", p, blocks, false);
     } else if (name == "KeyTiles") {
       time<prep::KeyTilesTuned<Source::bf16, 128, 4, 2>>(name + " 4/2", p, blocks, false);

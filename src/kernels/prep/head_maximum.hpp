@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One scale a head (fp8): the largest |k| of every (sub-problem, kv head) and |q| of every
 // (sub-problem, query head), after RoPE and Hadamard (docs/numerics.md B4). Maxima of tiles come
-// through k_scale and q_unit from KeyMaximum and QueryMaximum; KeyTiles and QueryTiles fill these
-// afterwards.
+// through k_scale and q_unit from passes of KeyTiles and QueryTiles with only_maximum set; these
+// fill them with scales afterwards.
 #pragma once
 
 #include "kernels/prep/params.hpp"

@@ -19,7 +19,7 @@ struct KeyOffsetPartial {
   using Params = prep::Params;
   using Lanes = RowLanes<kDPad>;
   static constexpr int kThreads = Lanes::kThreads;
-  static constexpr int kMinBlocks = (Octet<kSource>::kWide ? 512 : 768) / kThreads;
+  static constexpr int kMinBlocks = 512 / kThreads;
   static constexpr uint32_t kSharedBytes = Lanes::kWarps * kDPad * 4;
   static constexpr int kAtOnce = 4;
 

@@ -15,9 +15,9 @@
 namespace vca::kernels::prep {
 
 //
-// kMaximum: no codes, but the largest |k| of the tile, as the first of its scales (fp8).
+// Params::only_maximum: no codes, but the largest |k| of the tile, as the first of its scales.
 // kBatch: rows of a thread in flight. kCtas: CTAs of 256 threads, or as many threads, an SM holds.
-template <Source kSource, int kDPad, int kBatch, int kCtas, bool kMaximum = false>
+template <Source kSource, int kDPad, int kBatch, int kCtas>
 struct KeyTilesTuned {
   using Params = prep::Params;
   using Lanes = RowLanes<kDPad>;
@@ -67,16 +67,16 @@ struct KeyTilesTuned {
         amax = ptx::max_f32(amax, max_abs8(row));
       }
     }
-    if constexpr (kMaximum) {
+    if (p.only_maximum) {
       amax = cta_max<kDPad>(amax);
       if (thread == 0) p.k_scale[block.index * 4] = amax;
-    } else {
-      const Quantiser quantiser = group_quantiser(p, block, amax, group);
-      uint8_t* out = p.k_tiles + block.index * spec::t128_qk_tile_bytes(kDPad);
-      VCA_UNROLL
-      for (int k = 0; k < Lanes::kSteps; ++k)
-        store_codes<kDPad>(p, out, column0 + 8 * k, channel, x[k], quantiser.factor);
+      return;
     }
+    const Quantiser quantiser = group_quantiser(p, block, amax, group);
+    uint8_t* out = p.k_tiles + block.index * spec::t128_qk_tile_bytes(kDPad);
+    VCA_UNROLL
+    for (int k = 0; k < Lanes::kSteps; ++k)
+      store_codes<kDPad>(p, out, column0 + 8 * k, channel, x[k], quantiser.factor);
   }
 
  private:
@@ -101,9 +101,6 @@ struct KeyTilesTuned {
 
 // The values of a thread alone take 64 registers.
 template <Source kSource, int kDPad>
-struct KeyTiles : KeyTilesTuned<kSource, kDPad, Octet<kSource>::kWide ? 4 : 8, 2> {};
-
-template <Source kSource, int kDPad>
-struct KeyMaximum : KeyTilesTuned<kSource, kDPad, 4, 2, true> {};
+struct KeyTiles : KeyTilesTuned<kSource, kDPad, 4, 2> {};
 
 }  // namespace vca::kernels::prep

@@ -76,6 +76,7 @@ struct Params {
   bool hadamard, negate_q;
   // What the recipe wants (recipe_params in workspace.hpp).
   bool e4m3_head;       // E4M3 scores with one scale a head (fp8), instead of INT8 by groups
+  bool only_maximum;    // a pass of KeyTiles or QueryTiles that finds it
   bool plain_values;    // amax/448 a channel, no block means (sage2, fp8), instead of V-Smooth
   int32_t offset_step;  // the K offset is the mean of every offset_step-th valid row; 0: none
   float code_max;       // 127 or 448, the largest score code

@@ -45,8 +45,10 @@ void run_passes(const PrepParams& request, void* workspace, Launcher& launcher) 
   const int64_t chunks = p.n_subs * layout.max_chunks;
   const int64_t kv_blocks = layout.n_units * layout.max_chunks;
   const int64_t rank_groups = layout.n_units * layout.max_rank_groups;
-  const auto launch = [&]<template <Source, int> class Kernel>(Source source, int64_t blocks) {
-    for_source<Kernel>(source, p.d_pad, [&]<class K>() { launcher.template launch<K>(p, blocks); });
+  const auto launch = [&]<template <Source, int> class Kernel>(Source source, int64_t blocks,
+                                                               const Params& params) {
+    for_source<Kernel>(source, p.d_pad,
+                       [&]<class K>() { launcher.template launch<K>(params, blocks); });
   };
   const Source q = source_of(p.q, p.rope.path), k = source_of(p.k, p.rope.path);
   const Source v = source_of(p.v, RopePath::none);
@@ -60,22 +62,24 @@ void run_passes(const PrepParams& request, void* workspace, Launcher& launcher) 
     launcher.template launch<ScatterTokens>(p, chunks);
   }
 
-  launch.template operator()<KeyOffsetPartial>(k, rank_groups);
+  launch.template operator()<KeyOffsetPartial>(k, rank_groups, p);
   launcher.template launch<KeyOffset>(p, layout.n_units);
   const int64_t q_tiles = layout.n_heads * layout.max_q_tiles;
   if (p.e4m3_head) {
-    launch.template operator()<KeyMaximum>(k, kv_blocks);
-    launch.template operator()<QueryMaximum>(q, q_tiles);
+    Params measure = p;
+    measure.only_maximum = true;
+    launch.template operator()<KeyTiles>(k, kv_blocks, measure);
+    launch.template operator()<QueryTiles>(q, q_tiles, measure);
     launcher.template launch<HeadMaxima>(p, layout.n_units + layout.n_heads);
   }
-  launch.template operator()<KeyTiles>(k, kv_blocks);
+  launch.template operator()<KeyTiles>(k, kv_blocks, p);
 
-  launch.template operator()<ValueRange>(v, rank_groups);
+  launch.template operator()<ValueRange>(v, rank_groups, p);
   launcher.template launch<ValueScale>(p, layout.n_units);
-  launch.template operator()<ValueTiles>(v, kv_blocks);
+  launch.template operator()<ValueTiles>(v, kv_blocks, p);
   if (p.energy_removed != nullptr) launcher.template launch<EnergyRemoved>(p, layout.n_units);
 
-  launch.template operator()<QueryTiles>(q, q_tiles);
+  launch.template operator()<QueryTiles>(q, q_tiles, p);
   launcher.template launch<QueryUnits>(p, layout.n_heads);
 }
 

@@ -13,15 +13,15 @@
 
 namespace vca::kernels::prep {
 
-// kMaximum: no codes, but the largest |q| of the tile, as the first of its raw scales (fp8).
+// Params::only_maximum: no codes, but the largest |q| of the tile, as the first of its raw scales.
 // kBatch: rows of a thread in flight. kCtas: CTAs of 256 threads, or as many threads, an SM holds.
-template <Source kSource, int kDPad, int kBatch, int kCtas, bool kMaximum = false>
+template <Source kSource, int kDPad, int kBatch, int kCtas>
 struct QueryTilesTuned {
   using Params = prep::Params;
   using Lanes = RowLanes<kDPad>;
   static constexpr int kThreads = Lanes::kThreads;
   static constexpr int kMinBlocks = kCtas * 256 / kThreads;
-  static constexpr uint32_t kSharedBytes = kMaximum ? 4 * Lanes::kWarps : 0;
+  static constexpr uint32_t kSharedBytes = 4 * Lanes::kWarps;  // only_maximum
 
   VCA_DEVICE static void run(const Params& p, uint32_t block) {
     const Place at = place_of(block, p.by_h_q, p.by_q_tiles);
@@ -41,9 +41,6 @@ struct QueryTilesTuned {
     uint8_t* out = p.q_tiles + tile * spec::t128_qk_tile_bytes(kDPad);
     const RopeLane rope = rope_lane(p.rope, channel, lane);
 
-    const float head_max =
-        p.e4m3_head && !kMaximum ? p.q_head_max[int64_t{at.sub} * p.h_q + at.head] : 0.0f;
-
     float tile_max = 0.0f;
     VCA_NO_UNROLL
     for (int step0 = 0; step0 < Lanes::kSteps; step0 += kBatch) {
@@ -60,26 +57,28 @@ struct QueryTilesTuned {
         float x[8];
         decode(raw[k], x);
         rotate(p.rope, rope, token0 + row, row < rows, raw[k], x);
-        if (p.qk_offset != nullptr && !kMaximum)
+        if (p.qk_offset != nullptr && !p.only_maximum)
           store_offset(p, at, tile, row, rows, channel, lane, x);
         if (p.negate_q && row < rows) {
           VCA_UNROLL
           for (int i = 0; i < 8; ++i) x[i] = -x[i];
         }
         if (p.hadamard) hadamard<kDPad>(x, lane);
-        if constexpr (kMaximum) {
-          tile_max = ptx::max_f32(tile_max, max_abs8(x));
-        } else {
-          float amax = lanes_max<2 * Lanes::kLanes>(max_abs8(x));
-          if (p.e4m3_head) amax = 16 * (step0 + k) + r < rows ? head_max : 0.0f;
-          const Quantiser quantiser = make_quantiser(amax, p.code_max);
-          store_codes<kDPad>(p, out, row, channel, x, quantiser.factor);
-          if (lane % (2 * Lanes::kLanes) == 0)
-            p.q_unit[tile * (kRows / 2) + (step0 + k) * 8 + r] = quantiser.scale;
+        float amax = lanes_max<2 * Lanes::kLanes>(max_abs8(x));
+        if (p.only_maximum) {
+          tile_max = ptx::max_f32(tile_max, amax);
+          continue;
         }
+        if (p.e4m3_head)
+          amax =
+              16 * (step0 + k) + r < rows ? p.q_head_max[at.sub * int64_t{p.h_q} + at.head] : 0.0f;
+        const Quantiser quantiser = make_quantiser(amax, p.code_max);
+        store_codes<kDPad>(p, out, row, channel, x, quantiser.factor);
+        if (lane % (2 * Lanes::kLanes) == 0)
+          p.q_unit[tile * (kRows / 2) + (step0 + k) * 8 + r] = quantiser.scale;
       }
     }
-    if constexpr (kMaximum) {
+    if (p.only_maximum) {
       tile_max = cta_max<kDPad>(tile_max);
       if (thread == 0) p.q_unit[tile * (kRows / 2)] = tile_max;
     }
@@ -94,15 +93,14 @@ struct QueryTilesTuned {
     VCA_UNROLL
     for (int i = 0; i < 8; ++i) offset[i] = mul(x[i], offset[i]);
     const float dot = lanes_sum<Lanes::kLanes>(sum8(offset));
+    const float scaled = mul(p.scale_f32, dot);
     if (lane % Lanes::kLanes == 0 && row < rows)
-      p.qk_offset[tile * kRows + row] = mul(p.scale_f32, dot);
+      p.qk_offset[tile * kRows + row] =
+          spec::is_nan(scaled) ? spec::float_from_bits(0x7FC00000u) : scaled;
   }
 };
 
 template <Source kSource, int kDPad>
-struct QueryTiles : QueryTilesTuned<kSource, kDPad, 4, kSource == Source::bf16 ? 3 : 2> {};
-
-template <Source kSource, int kDPad>
-struct QueryMaximum : QueryTilesTuned<kSource, kDPad, 4, 2, true> {};
+struct QueryTiles : QueryTilesTuned<kSource, kDPad, 4, 2> {};
 
 }  // namespace vca::kernels::prep

@@ -28,11 +28,10 @@ __global__ void __launch_bounds__(Kernel::kThreads)
   }
 }
 
+// Of kernels that hold rows in registers; defined in row_kernels.cuh, instantiated by queries.cu,
+// keys.cu and values.cu, so that they compile side by side.
 template <class Kernel>
-__global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
-    run_once(const __grid_constant__ typename Kernel::Params params) {
-  Kernel::run(params, ptx::cta_index());
-}
+cudaError_t launch_rows(const typename Kernel::Params& params, int64_t blocks, cudaStream_t stream);
 
 // A piece of host memory as a kernel argument; sm_70 and newer allow 32,764 bytes of arguments.
 struct Piece {
@@ -66,19 +65,10 @@ class StreamLauncher {
   template <class Kernel>
   void launch(const typename Kernel::Params& params, int64_t blocks) {
     if (status_ != cudaSuccess || blocks == 0) return;
-    if constexpr (requires { Kernel::kSharedBytes; }) {
-      static_assert(Kernel::kSharedBytes <= 48 * 1024);
-      if (blocks > 0x7FFFFFFF) {  // 2^31 tiles: 35 TB of operands
-        status_ = cudaErrorInvalidValue;
-        return;
-      }
-      run_once<Kernel>
-          <<<static_cast<unsigned>(blocks), Kernel::kThreads, Kernel::kSharedBytes, stream_>>>(
-              params);
-    } else {
+    if constexpr (requires { Kernel::kSharedBytes; })
+      status_ = launch_rows<Kernel>(params, blocks, stream_);
+    else
       launch_phases<Kernel>(params, blocks);
-    }
-    status_ = cudaGetLastError();
   }
 
  private:
@@ -88,6 +78,7 @@ class StreamLauncher {
     static_assert(kSharedBytes <= 48 * 1024);
     const auto grid = static_cast<unsigned>(std::min<int64_t>(blocks, 0x7FFFFFFF));
     run<Kernel><<<grid, Kernel::kThreads, kSharedBytes, stream_>>>(params, blocks);
+    status_ = cudaGetLastError();
   }
 
   cudaStream_t stream_;
