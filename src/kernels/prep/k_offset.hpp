@@ -33,15 +33,15 @@ struct KeyOffsetPartial {
     const auto slot = static_cast<int>(thread / Lanes::kLanes);
     const SubInfo& sub = p.subs[at.sub];
     const int32_t* tokens = p.tokens + p.extra[at.sub].chunk_base * kRows + first;
-    const int64_t base = row_offset(p.k, sub.batch, at.head, 0);
-    const RopeLane rope = rope_lane(p.rope, channel, lane);
+    const RowReader<kSource> reader(p, p.k, sub.batch, at.head, channel);
+    const RopeLane<Turn::any> rope(p.rope, channel, lane);
 
     const int batches = kRankGroup / 16 / kAtOnce / p.offset_step;  // 1 or 16
     float sum[8], level[4][8] = {};
     VCA_NO_UNROLL
     for (int batch = 0; batch < batches; ++batch) {
-      sum_batch(p, rope, tokens, static_cast<int>(ranks), base, (slot * batches + batch) * kAtOnce,
-                channel, sum);
+      sum_batch(p, reader, rope, tokens, static_cast<int>(ranks),
+                (slot * batches + batch) * kAtOnce, sum);
       // B1's binary counter, in registers: closes as many levels as the number has trailing ones.
       bool open = batches > 1;
       VCA_UNROLL
@@ -63,9 +63,9 @@ struct KeyOffsetPartial {
 
  private:
   // Samples [first, first + 4) of the group.
-  VCA_DEVICE static void sum_batch(const Params& p, const RopeLane& rope, const int32_t* tokens,
-                                   int ranks, int64_t base, int first, int channel,
-                                   float (&sum)[8]) {
+  VCA_DEVICE static void sum_batch(const Params& p, const RowReader<kSource>& reader,
+                                   const RopeLane<Turn::any>& rope, const int32_t* tokens,
+                                   int ranks, int first, float (&sum)[8]) {
     Octet<kSource> raw[kAtOnce];
     int32_t token[kAtOnce];
     VCA_UNROLL
@@ -75,13 +75,12 @@ struct KeyOffsetPartial {
     }
     VCA_UNROLL
     for (int k = 0; k < kAtOnce; ++k)
-      raw[k] = token[k] >= 0 ? load_octet<kSource, true>(p, p.k, base, token[k], channel)
-                             : negative_zeros<kSource>();
+      raw[k] = token[k] >= 0 ? reader.load(token[k]) : negative_zeros<kSource>();
     float x[kAtOnce][8];
     VCA_UNROLL
     for (int k = 0; k < kAtOnce; ++k) {
       decode(raw[k], x[k]);
-      rotate(p.rope, rope, token[k], token[k] >= 0, raw[k], x[k]);
+      rope.rotate(p.rope, token[k], token[k] >= 0, raw[k], x[k]);
     }
     VCA_UNROLL
     for (int i = 0; i < 8; ++i) sum[i] = unrolled_tree<2>([&x, i](int k) { return x[k][i]; }, 0);

@@ -4,6 +4,6 @@
 
 namespace vca::kernels::prep {
 
-VCA_ROW_KERNELS(KeyTiles)
+VCA_TURNING_ROW_KERNELS(KeyTiles)
 
 }  // namespace vca::kernels::prep

@@ -27,6 +27,7 @@ struct Tensor {
   spec::DType dtype;
   int64_t stride_b, stride_h, stride_s;  // elements
   bool vectors;                          // every row can be read in 16-byte pieces that end with it
+  uint32_t row_bytes;                    // stride_s in bytes, where vectors
 };
 
 // Key tokens [begin, begin + len) that start a fresh block.
@@ -56,11 +57,12 @@ struct Rope {
   int32_t rotated;
   uint32_t begin, len;
   // Factored tables, in groups of four frequencies {cos 4, sin 4}. Frequency f of axis a at
-  // position i: group f / 4 at table + axis_table[a] + i * axis_pitch[a] + f / 4 * 8.
+  // position i: group f / 4 at table + axis_table[a] + i * pitch + f / 4 * 8.
   const float* table;
+  uint32_t pitch;
   Divider by_w, by_h;
   int32_t axis_end[3];  // frequencies of axes 0 ... a
-  uint32_t axis_table[3], axis_pitch[3];
+  uint32_t axis_table[3];
   const float* cos;  // [len][rotated / 2] instead of the axes
   const float* sin;
 };
@@ -86,6 +88,7 @@ struct Params {
   const uint8_t* key_mask;  // [B, S_kv] or null
   const int32_t* order;     // [kv block][128] token of each column, or null: token order
 
+  const uint8_t* zeros;  // 32 of them
   const SubExtra* extra;
   const Segment* segments;
   SubInfo* subs;
@@ -134,9 +137,9 @@ VCA_DEVICE Place place_of(uint32_t block, const Divider& heads, const Divider& i
 
 // One block of keys or values.
 struct KvBlock {
-  int64_t unit, sub, head;
+  uint32_t unit, sub, head;
+  uint32_t index;  // in the K and V operands
   int64_t batch;
-  int64_t index;          // in the K and V operands
   int32_t j, n_blocks;    // in the unit
   int32_t n_valid, rank;  // valid columns, rank of the first
   const int32_t* tokens;  // of its valid columns
@@ -147,16 +150,16 @@ VCA_DEVICE bool locate(const Params& p, uint32_t block, KvBlock& out) {
   const SubInfo& sub = p.subs[u.sub];
   if (static_cast<int32_t>(u.item) >= sub.n_blocks) return false;
   const int64_t shared = p.extra[u.sub].chunk_base + u.item;
-  out.unit = int64_t{u.sub} * p.h_kv + u.head;
+  out.unit = u.sub * static_cast<uint32_t>(p.h_kv) + u.head;
   out.sub = u.sub;
   out.head = u.head;
   out.batch = sub.batch;
-  out.index = sub.kv_block_base + u.head * sub.kv_block_stride + u.item;
+  out.index = static_cast<uint32_t>(sub.kv_block_base + u.head * sub.kv_block_stride) + u.item;
   out.j = static_cast<int32_t>(u.item);
   out.n_blocks = sub.n_blocks;
   out.n_valid = p.block_valid[shared];
   out.rank = p.block_rank[shared];
-  out.tokens = p.order != nullptr ? p.order + out.index * kRows
+  out.tokens = p.order != nullptr ? p.order + int64_t{out.index} * kRows
                                   : p.tokens + p.extra[u.sub].chunk_base * kRows + out.rank;
   return true;
 }

@@ -17,7 +17,19 @@
 
 namespace vca::kernels::prep {
 
-// Calls run.template operator()<Kernel<source, padded head_dim>>().
+inline Source source_of(const Tensor& t, RopePath path) {
+  if (!t.vectors || path == RopePath::scalar) return Source::any;
+  return static_cast<Source>(t.dtype);
+}
+// Grids have code of their own for BF16 only, which is what models have.
+inline Turn turn_of(Source source, const Rope& r) {
+  if (source == Source::any || r.path == RopePath::none) return Turn::none;
+  if (source == Source::bf16 && r.path == RopePath::interleaved && r.cos == nullptr)
+    return Turn::grid;
+  return Turn::any;
+}
+
+// Kernels by source and padded head_dim, and by RoPE: run.template operator()<Kernel<...>>().
 template <template <Source, int> class Kernel, class Run>
 void for_source(Source source, int d_pad, const Run& run) {
   const auto with = [&]<Source kSource>() {
@@ -31,9 +43,23 @@ void for_source(Source source, int d_pad, const Run& run) {
   if (source == Source::fp32) return with.template operator()<Source::fp32>();
   with.template operator()<Source::any>();
 }
-inline Source source_of(const Tensor& t, RopePath path) {
-  if (!t.vectors || path == RopePath::scalar) return Source::any;
-  return static_cast<Source>(t.dtype);
+template <template <Source, int, Turn> class Kernel, class Run>
+void for_source(Source source, int d_pad, Turn turn, const Run& run) {
+  const auto with = [&]<Source kSource, Turn kTurn>() {
+    if (d_pad == 128)
+      run.template operator()<Kernel<kSource, 128, kTurn>>();
+    else
+      run.template operator()<Kernel<kSource, 64, kTurn>>();
+  };
+  const auto with_turn = [&]<Source kSource>() {
+    if (turn == Turn::none) return with.template operator()<kSource, Turn::none>();
+    with.template operator()<kSource, Turn::any>();
+  };
+  if (source == Source::any) return with.template operator()<Source::any, Turn::none>();
+  if (turn == Turn::grid) return with.template operator()<Source::bf16, Turn::grid>();
+  if (source == Source::bf16) return with_turn.template operator()<Source::bf16>();
+  if (source == Source::fp16) return with_turn.template operator()<Source::fp16>();
+  with_turn.template operator()<Source::fp32>();
 }
 
 // Launcher: upload(void* to, const std::vector<uint8_t>&) and
@@ -45,13 +71,20 @@ void run_passes(const PrepParams& request, void* workspace, Launcher& launcher) 
   const int64_t chunks = p.n_subs * layout.max_chunks;
   const int64_t kv_blocks = layout.n_units * layout.max_chunks;
   const int64_t rank_groups = layout.n_units * layout.max_rank_groups;
-  const auto launch = [&]<template <Source, int> class Kernel>(Source source, int64_t blocks,
-                                                               const Params& params) {
-    for_source<Kernel>(source, p.d_pad,
-                       [&]<class K>() { launcher.template launch<K>(params, blocks); });
-  };
+  const int64_t q_tiles = layout.n_heads * layout.max_q_tiles;
   const Source q = source_of(p.q, p.rope.path), k = source_of(p.k, p.rope.path);
   const Source v = source_of(p.v, RopePath::none);
+  const auto with = [&](const Params& params, int64_t blocks) {
+    return [&launcher, &params, blocks]<class Kernel>() {
+      launcher.template launch<Kernel>(params, blocks);
+    };
+  };
+  const auto keys = [&](const Params& params) {
+    for_source<KeyTiles>(k, p.d_pad, turn_of(k, p.rope), with(params, kv_blocks));
+  };
+  const auto queries = [&](const Params& params) {
+    for_source<QueryTiles>(q, p.d_pad, turn_of(q, p.rope), with(params, q_tiles));
+  };
 
   launcher.upload(p.subs, descriptor_image(request, layout));
   if (all_keys_valid(request)) {
@@ -62,24 +95,23 @@ void run_passes(const PrepParams& request, void* workspace, Launcher& launcher) 
     launcher.template launch<ScatterTokens>(p, chunks);
   }
 
-  launch.template operator()<KeyOffsetPartial>(k, rank_groups, p);
+  for_source<KeyOffsetPartial>(k, p.d_pad, with(p, rank_groups));
   launcher.template launch<KeyOffset>(p, layout.n_units);
-  const int64_t q_tiles = layout.n_heads * layout.max_q_tiles;
   if (p.e4m3_head) {
     Params measure = p;
     measure.only_maximum = true;
-    launch.template operator()<KeyTiles>(k, kv_blocks, measure);
-    launch.template operator()<QueryTiles>(q, q_tiles, measure);
+    keys(measure);
+    queries(measure);
     launcher.template launch<HeadMaxima>(p, layout.n_units + layout.n_heads);
   }
-  launch.template operator()<KeyTiles>(k, kv_blocks, p);
+  keys(p);
 
-  launch.template operator()<ValueRange>(v, rank_groups, p);
+  for_source<ValueRange>(v, p.d_pad, with(p, rank_groups));
   launcher.template launch<ValueScale>(p, layout.n_units);
-  launch.template operator()<ValueTiles>(v, kv_blocks, p);
+  for_source<ValueTiles>(v, p.d_pad, with(p, kv_blocks));
   if (p.energy_removed != nullptr) launcher.template launch<EnergyRemoved>(p, layout.n_units);
 
-  launch.template operator()<QueryTiles>(q, q_tiles, p);
+  queries(p);
   launcher.template launch<QueryUnits>(p, layout.n_heads);
 }
 

@@ -4,6 +4,6 @@
 
 namespace vca::kernels::prep {
 
-VCA_ROW_KERNELS(QueryTiles)
+VCA_TURNING_ROW_KERNELS(QueryTiles)
 
 }  // namespace vca::kernels::prep

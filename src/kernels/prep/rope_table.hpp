@@ -32,26 +32,31 @@ inline Rope pack_rope(const spec::Rope& in, std::vector<float>& table) {
     out.by_w = make_divider(in.grid[2]);
     out.by_h = make_divider(in.grid[1]);
     std::vector<int> axes_in_group(static_cast<size_t>(in.rotated / 8 + 1), 0);
+    // A row has room for the axis with the most groups.
     int32_t begin = 0;
+    for (const int dim : in.axis_dim) {
+      const int32_t end = begin + dim / 2;
+      out.pitch = std::max(out.pitch, static_cast<uint32_t>(8 * ((end + 3) / 4 - begin / 4)));
+      begin = end;
+    }
+    begin = 0;
     for (size_t a = 0; a < 3; ++a) {
-      const int32_t n = in.axis_dim[a] / 2, end = begin + n;
-      const int32_t first = begin / 4, groups = (end + 3) / 4 - first;
+      const int32_t n = in.axis_dim[a] / 2, end = begin + n, first = begin / 4;
       out.axis_end[a] = end;
-      out.axis_pitch[a] = static_cast<uint32_t>(8 * groups);
       // Not negative: the groups before this axis stand before it.
       out.axis_table[a] = static_cast<uint32_t>(table.size()) - static_cast<uint32_t>(8 * first);
       const size_t at = table.size();
-      table.resize(at + static_cast<size_t>(in.grid[a]) * out.axis_pitch[a], 0.0f);
+      table.resize(at + static_cast<size_t>(in.grid[a]) * out.pitch, 0.0f);
       for (int64_t i = 0; i < in.grid[a]; ++i)
         for (int32_t f = begin; f < end; ++f) {
           const auto from = static_cast<size_t>(i * n + f - begin);
-          const size_t to = at + static_cast<size_t>(i) * out.axis_pitch[a] +
+          const size_t to = at + static_cast<size_t>(i) * out.pitch +
                             static_cast<size_t>((f / 4 - first) * 8 + f % 4);
           table[to] = in.axis_cos[a][from];
           table[to + 4] = in.axis_sin[a][from];
         }
-      if (n > 0)
-        for (int32_t g = first; g < first + groups; ++g) ++axes_in_group[static_cast<size_t>(g)];
+      for (int32_t g = first; n > 0 && g < (end + 3) / 4; ++g)
+        ++axes_in_group[static_cast<size_t>(g)];
       begin = end;
     }
     for (const int axes : axes_in_group) vectors = vectors && axes <= 2;

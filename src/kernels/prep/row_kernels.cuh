@@ -23,16 +23,25 @@ cudaError_t launch_rows(const typename Kernel::Params& params, int64_t blocks,
   return cudaGetLastError();
 }
 
-// Every way to read a tensor, both padded head_dims.
-#define VCA_ROW_KERNEL(Kernel, source)                                                  \
-  template cudaError_t launch_rows<Kernel<Source::source, 64>>(const Params&, int64_t,  \
-                                                               cudaStream_t);           \
-  template cudaError_t launch_rows<Kernel<Source::source, 128>>(const Params&, int64_t, \
-                                                                cudaStream_t);
+// For both padded head_dims; `...` is the source and, where the kernel has one, the turn.
+#define VCA_ROW_KERNEL(Kernel, source, ...)                                     \
+  template cudaError_t launch_rows<Kernel<Source::source, 64, ##__VA_ARGS__>>(  \
+      const Params&, int64_t, cudaStream_t);                                    \
+  template cudaError_t launch_rows<Kernel<Source::source, 128, ##__VA_ARGS__>>( \
+      const Params&, int64_t, cudaStream_t);
 #define VCA_ROW_KERNELS(Kernel) \
   VCA_ROW_KERNEL(Kernel, bf16)  \
   VCA_ROW_KERNEL(Kernel, fp16)  \
   VCA_ROW_KERNEL(Kernel, fp32)  \
   VCA_ROW_KERNEL(Kernel, any)
+#define VCA_TURNING_ROW_KERNELS(Kernel)    \
+  VCA_ROW_KERNEL(Kernel, bf16, Turn::none) \
+  VCA_ROW_KERNEL(Kernel, bf16, Turn::grid) \
+  VCA_ROW_KERNEL(Kernel, bf16, Turn::any)  \
+  VCA_ROW_KERNEL(Kernel, fp16, Turn::none) \
+  VCA_ROW_KERNEL(Kernel, fp16, Turn::any)  \
+  VCA_ROW_KERNEL(Kernel, fp32, Turn::none) \
+  VCA_ROW_KERNEL(Kernel, fp32, Turn::any)  \
+  VCA_ROW_KERNEL(Kernel, any, Turn::none)
 
 }  // namespace vca::kernels::prep

@@ -57,44 +57,71 @@ VCA_DEVICE Octet<kSource> negative_zeros() {
   return out;
 }
 
-// Channels [channel, channel + 8) of a token; zeros from head_dim on. `head`: elements from the
-// tensor's start to token 0. kRope: rotated where the source does that.
-template <Source kSource, bool kRope>
-VCA_DEVICE Octet<kSource> load_octet(const Params& p, const Tensor& t, int64_t head, int64_t token,
-                                     int channel) {
-  Octet<kSource> out = {};
-  const int64_t row = head + token * t.stride_s;
-  if constexpr (kSource == Source::any) {
-    VCA_NO_UNROLL
-    for (int i = 0; i < 8; ++i) {  // a shift register: no array with a run-time index
-      const float x =
-          kRope ? load_rotated(p, t, row, token, channel + i) : load_plain(p, t, row, channel + i);
-      VCA_UNROLL
-      for (int j = 0; j < 7; ++j) out.word[j] = out.word[j + 1];
-      out.word[7] = ptx::float_bits(x);
-    }
-  } else {
-    if (channel >= p.d) return out;
+// Reads channels [channel, channel + 8) of the rows of one head; zeros from head_dim on: such lanes
+// read the same zeros for every token, so that a load needs no condition.
+template <Source kSource>
+class RowReader {
+ public:
+  VCA_DEVICE RowReader(const Params& p, const Tensor& t, int64_t batch, int64_t head, int channel) {
     constexpr int kElement = kSource == Source::fp32 ? 4 : 2;
-    const auto* from = static_cast<const uint8_t*>(t.data) + (row + channel) * kElement;
+    const int64_t at = row_offset(t, batch, head, 0) + channel;
+    const bool real = channel < p.d;
+    base_ = real ? static_cast<const uint8_t*>(t.data) + at * kElement : p.zeros;
+    pitch_ = real ? t.row_bytes : 0;
+  }
+  VCA_DEVICE Octet<kSource> load(int32_t token) const {
+    Octet<kSource> out;
+    const uint8_t* from = base_ + uint64_t{static_cast<uint32_t>(token)} * pitch_;
     VCA_UNROLL
     for (int i = 0; i < Octet<kSource>::kWords / 4; ++i) {
       const ptx::Words4 x = ptx::ld_global_nc_stream_v4(from + 16 * i);
       VCA_UNROLL
       for (int j = 0; j < 4; ++j) out.word[4 * i + j] = x.word[j];
     }
+    return out;
   }
-  return out;
-}
 
-// Lanes of a warp: kLanes for a row, so kRowsAtOnce rows side by side.
-template <int kDPad>
+ private:
+  const uint8_t* base_;
+  uint32_t pitch_;
+};
+
+template <>
+class RowReader<Source::any> {
+ public:
+  VCA_DEVICE RowReader(const Params& p, const Tensor& t, int64_t batch, int64_t head, int channel)
+      : p_(p), t_(t), head_(row_offset(t, batch, head, 0)), channel_(channel) {}
+  VCA_DEVICE Octet<Source::any> load(int32_t token) const {
+    Octet<Source::any> out = {};
+    const bool turns = &t_ != &p_.v;
+    VCA_NO_UNROLL
+    for (int i = 0; i < 8; ++i) {  // a shift register: no array with a run-time index
+      const int64_t row = head_ + token * t_.stride_s;
+      const float x = turns ? load_rotated(p_, t_, row, token, channel_ + i)
+                            : load_plain(p_, t_, row, channel_ + i);
+      VCA_UNROLL
+      for (int j = 0; j < 7; ++j) out.word[j] = out.word[j + 1];
+      out.word[7] = ptx::float_bits(x);
+    }
+    return out;
+  }
+
+ private:
+  const Params& p_;
+  const Tensor& t_;
+  int64_t head_;
+  int channel_;
+};
+
+// Lanes of a warp: kLanes for a row, so kRowsAtOnce rows side by side. A CTA goes through the 128
+// rows of a tile in kSteps; fewer steps take more threads, each with fewer registers.
+template <int kDPad, int kStepsOfTile = 8>
 struct RowLanes {
   static constexpr int kLanes = kDPad / 8;
-  static constexpr int kRowsAtOnce = 32 / kLanes;
-  static constexpr int kThreads = 2 * kDPad;  // 16 rows at once
+  static constexpr int kRowsAtOnce = 32 / kLanes;  // of a warp
+  static constexpr int kSteps = kStepsOfTile;
+  static constexpr int kThreads = kRows / kSteps * kLanes;
   static constexpr int kWarps = kThreads / 32;
-  static constexpr int kSteps = kRows / 16;
 };
 
 // Maximum of non-negative values over kLanes neighbouring lanes. Their bits are ordered as they
@@ -118,6 +145,12 @@ VCA_DEVICE float lanes_sum(float x) {
 }
 VCA_DEVICE float sum8(const float (&x)[8]) {
   return add(add(add(x[0], x[1]), add(x[2], x[3])), add(add(x[4], x[5]), add(x[6], x[7])));
+}
+// x[index] without an array that a run-time index would send to memory.
+VCA_DEVICE float pick(const float (&x)[2], uint32_t index) { return index == 0 ? x[0] : x[1]; }
+VCA_DEVICE float pick(const float (&x)[4], uint32_t index) {
+  const float low = (index & 1) != 0 ? x[1] : x[0], high = (index & 1) != 0 ? x[3] : x[2];
+  return (index & 2) != 0 ? high : low;
 }
 VCA_DEVICE float max_abs8(const float (&x)[8]) {
   float m = 0.0f;
@@ -168,9 +201,8 @@ VCA_DEVICE void store_codes(const Params& p, uint8_t* tile, int row, int channel
 }
 
 // Maximum over the CTA; uses kWarps floats at the start of shared memory.
-template <int kDPad>
+template <class Lanes>
 VCA_DEVICE float cta_max(float x) {
-  using Lanes = RowLanes<kDPad>;
   const ptx::SmemAddr shared = ptx::dynamic_smem();
   const uint32_t thread = ptx::thread_index();
   x = lanes_max<32>(x);

@@ -53,8 +53,7 @@ VCA_DEVICE Angle angle_of(const Rope& r, int64_t local, int f) {
   const uint32_t coordinate[3] = {t, row - t * r.by_h.divisor, n - row * r.by_w.divisor};
   int axis = 0;
   while (axis < 2 && f >= r.axis_end[axis]) ++axis;
-  const float* group =
-      r.table + r.axis_table[axis] + coordinate[axis] * r.axis_pitch[axis] + f / 4 * 8;
+  const float* group = r.table + r.axis_table[axis] + coordinate[axis] * r.pitch + f / 4 * 8;
   return {group[f % 4], group[4 + f % 4]};
 }
 

@@ -37,7 +37,7 @@ struct ValueRangeTuned {
     const auto slot = static_cast<int>(thread / Lanes::kLanes);
     const SubInfo& sub = p.subs[at.sub];
     const int32_t* tokens = p.tokens + p.extra[at.sub].chunk_base * kRows + first;
-    const int64_t base = row_offset(p.v, sub.batch, at.head, 0);
+    const RowReader<kSource> reader(p, p.v, sub.batch, at.head, channel);
 
     Range range[8];
     VCA_UNROLL
@@ -52,8 +52,7 @@ struct ValueRangeTuned {
         token[k] = tokens[i < n ? i : i0];
       }
       VCA_UNROLL
-      for (int k = 0; k < kBatch; ++k)
-        raw[k] = load_octet<kSource, false>(p, p.v, base, token[k], channel);
+      for (int k = 0; k < kBatch; ++k) raw[k] = reader.load(token[k]);
       VCA_UNROLL
       for (int k = 0; k < kBatch; ++k) {
         float x[8];

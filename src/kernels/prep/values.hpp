@@ -39,24 +39,39 @@ struct ValueTilesTuned {
   using Lanes = RowLanes<kDPad>;
   static constexpr int kThreads = Lanes::kThreads;
   static constexpr int kMinBlocks = kCtas * 256 / kThreads;
-  // Shared memory: the warps' sums and later the tile, then factor and mean of each channel.
-  static constexpr uint32_t kFactor = kDPad * 128;
-  static constexpr uint32_t kMean = kFactor + kDPad * 4;
-  static constexpr uint32_t kSharedBytes = kMean + kDPad * 4;
+  // Shared memory: the warps' sums and later the tile; then, for each pair of channels, two factors
+  // and two means.
+  static constexpr uint32_t kFactors = kDPad * 128;
+  static constexpr uint32_t kSharedBytes = kFactors + kDPad * 8;
 
   VCA_DEVICE static void run(const Params& p, uint32_t block_index) {
     KvBlock block;
     if (!locate(p, block_index, block)) return;
+    if (block.n_valid == kRows)
+      run_block<true>(p, block);
+    else
+      run_block<false>(p, block);
+  }
+
+ private:
+  using Raw = Octet<kSource>[8];
+
+  // kFull: all columns are valid.
+  template <bool kFull>
+  VCA_DEVICE static void run_block(const Params& p, const KvBlock& block) {
     const uint32_t thread = ptx::thread_index(), lane = thread % 32;
     const int channel = static_cast<int>(lane % Lanes::kLanes) * 8;
     const auto slot = static_cast<int>(thread / Lanes::kLanes);
-    Octet<kSource> raw[8];
-    load_slot(p, block, slot, channel, raw);
+    Raw raw;
+    load_slot<kFull>(p, block, slot, channel, raw);
+    // Early, because the threads that need it have the others wait for them.
+    const float factor = thread < kDPad ? p.v_factor[int64_t{block.unit} * kDPad + thread] : 0.0f;
     store_indicators(p, block);
-    find_means(p, block, raw, channel);
+    find_means<kFull>(p, block, raw, channel, factor);
     if (p.energy_rows != nullptr && !p.plain_values) store_energy(p, block, raw, slot, channel);
+    if (thread < kDPad && !p.plain_values) store_mean(p, block, static_cast<int>(thread));
     uint32_t code[8][2];  // [channel][keys 0-3, 4-7]
-    encode(block, raw, slot, channel, code);
+    encode<kFull>(block, raw, slot, channel, code);
     store_codes(slot, channel, code);
     ptx::bar_sync(0, kThreads);
     uint8_t* tile = tile_of(p, block);
@@ -67,28 +82,29 @@ struct ValueTilesTuned {
     }
   }
 
- private:
-  using Raw = Octet<kSource>[8];
-
   VCA_DEVICE static uint8_t* tile_of(const Params& p, const KvBlock& block) {
-    return p.v_tiles + block.index * spec::t128_v_tile_bytes(kDPad);
+    return p.v_tiles + int64_t{block.index} * spec::t128_v_tile_bytes(kDPad);
   }
+  // Missing columns: -0.
+  template <bool kFull>
   VCA_DEVICE static void load_slot(const Params& p, const KvBlock& block, int slot, int channel,
                                    Raw& raw) {
-    const int64_t base = row_offset(p.v, block.batch, block.head, 0);
+    const RowReader<kSource> reader(p, p.v, block.batch, block.head, channel);
     int32_t token[8];
     VCA_UNROLL
     for (int k = 0; k < 8; ++k)
-      token[k] = 8 * slot + k < block.n_valid ? token_of(p, block, 8 * slot + k) : -1;
+      token[k] = token_of(p, block, kFull || 8 * slot + k < block.n_valid ? 8 * slot + k : 0);
     VCA_UNROLL
-    for (int k = 0; k < 8; ++k)
-      raw[k] = token[k] >= 0 ? load_octet<kSource, false>(p, p.v, base, token[k], channel)
-                             : negative_zeros<kSource>();
+    for (int k = 0; k < 8; ++k) {
+      raw[k] = reader.load(token[k]);
+      if (!kFull && 8 * slot + k >= block.n_valid) raw[k] = negative_zeros<kSource>();
+    }
   }
 
   // Sums over the keys; then a thread a channel.
+  template <bool kFull>
   VCA_DEVICE static void find_means(const Params& p, const KvBlock& block, const Raw& raw,
-                                    int channel) {
+                                    int channel, float factor) {
     float sum[8];
     VCA_UNROLL
     for (int i = 0; i < 4; ++i) {
@@ -100,44 +116,43 @@ struct ValueTilesTuned {
         sum[2 * i + c] = unrolled_tree<3>([&x, c](int k) { return x[k][c]; }, 0);
     }
     sum_over_slots<kDPad>(sum, channel, [&](uint32_t i, float of_block) {
-      const float factor = p.v_factor[block.unit * kDPad + i];
-      // Plain values: x * factor - 0, the product itself.
-      const float mu =
-          p.plain_values ? 0.0f
-                         : spec::bf16_round(mul(mul(of_block, inverse_of(block.n_valid)), factor));
-      ptx::st_shared_f32(ptx::dynamic_smem() + kFactor + i * 4, factor);
-      ptx::st_shared_f32(ptx::dynamic_smem() + kMean + i * 4, mu);
-      if (!p.plain_values) store_mean(p, block, static_cast<int>(i), mu);
+      constexpr float kInverse = 1.0f / kRows;
+      const float inverse = kFull ? kInverse : inverse_of(block.n_valid);
+      float mu = 0.0f;  // plain values: x * factor - 0, the product itself
+      if (!p.plain_values) mu = spec::bf16_round(mul(mul(of_block, inverse), factor));
+      const ptx::SmemAddr at = ptx::dynamic_smem() + kFactors + i / 2 * 16 + i % 2 * 4;
+      ptx::st_shared_f32(at, factor);
+      ptx::st_shared_f32(at + 8, mu);
     });
     ptx::bar_sync(0, kThreads);
   }
 
-  VCA_DEVICE static void load_channels(uint32_t at, int channel, float (&to)[8]) {
-    VCA_UNROLL
-    for (uint32_t i = 0; i < 2; ++i) {
-      const ptx::Words4 x = ptx::ld_shared_v4(ptx::dynamic_smem() + at +
-                                              (static_cast<uint32_t>(channel) + 4 * i) * 4);
-      VCA_UNROLL
-      for (int j = 0; j < 4; ++j) to[4 * i + j] = ptx::bits_float(x.word[j]);
-    }
+  // Factors and means of channels `channel` and `channel` + 1.
+  struct Pair {
+    float factor[2], mu[2];
+  };
+  VCA_DEVICE static Pair pair_of(int channel) {
+    const ptx::Words4 x =
+        ptx::ld_shared_v4(ptx::dynamic_smem() + kFactors + static_cast<uint32_t>(channel) * 8);
+    return {{ptx::bits_float(x.word[0]), ptx::bits_float(x.word[1])},
+            {ptx::bits_float(x.word[2]), ptx::bits_float(x.word[3])}};
   }
+  template <bool kFull>
   VCA_DEVICE static void encode(const KvBlock& block, const Raw& raw, int slot, int channel,
                                 uint32_t (&code)[8][2]) {
-    float factor[8], mu[8];
-    load_channels(kFactor, channel, factor);
-    load_channels(kMean, channel, mu);
     VCA_UNROLL
     for (int i = 0; i < 4; ++i) {
+      const Pair pair = pair_of(channel + 2 * i);
       VCA_UNROLL
       for (int quad = 0; quad < 2; ++quad) {
         float x[4][2];
         VCA_UNROLL
         for (int k = 0; k < 4; ++k) {
           decode_pair(raw[4 * quad + k], i, x[k]);
-          const bool valid = 8 * slot + 4 * quad + k < block.n_valid;
+          const bool valid = kFull || 8 * slot + 4 * quad + k < block.n_valid;
           VCA_UNROLL
           for (int c = 0; c < 2; ++c)
-            x[k][c] = valid ? fma(x[k][c], factor[2 * i + c], -mu[2 * i + c]) : 0.0f;
+            x[k][c] = valid ? fma(x[k][c], pair.factor[c], -pair.mu[c]) : 0.0f;
         }
         VCA_UNROLL
         for (int c = 0; c < 2; ++c)
@@ -205,7 +220,9 @@ struct ValueTilesTuned {
   }
 
   // The last block of a unit also clears the columns of the blocks that are missing in its group.
-  VCA_DEVICE static void store_mean(const Params& p, const KvBlock& block, int channel, float mu) {
+  VCA_DEVICE static void store_mean(const Params& p, const KvBlock& block, int channel) {
+    const uint32_t at = kFactors + static_cast<uint32_t>(channel / 2 * 16 + 8 + channel % 2 * 4);
+    const float mu = ptx::ld_shared_f32(ptx::dynamic_smem() + at);
     uint8_t* tile = mu_tile_of(p, block);
     const int b = block.j % spec::kMuBlocks;
     store_f32(tile + spec::t128_offset(channel, mu_column(b) * 4, 32), mu);
@@ -234,15 +251,21 @@ struct ValueTilesTuned {
       }
       const float sum = lanes_sum<Lanes::kLanes>(sum8(x));
       if (lane % Lanes::kLanes == 0 && 8 * slot + k < block.n_valid)
-        p.energy_rows[(block.index - block.j) * kRows + block.rank + 8 * slot + k] = sum;
+        p.energy_rows[(int64_t{block.index} - block.j) * kRows + block.rank + 8 * slot + k] = sum;
     }
-    if (slot >= Lanes::kRowsAtOnce) return;  // the first warp holds every mean
+    if (slot >= Lanes::kRowsAtOnce) return;  // one warp's lanes reach every mean
     float mu[8];
-    load_channels(kMean, channel, mu);
+    VCA_UNROLL
+    for (int i = 0; i < 8; i += 2) {
+      const Pair pair = pair_of(channel + i);
+      mu[i] = pair.mu[0];
+      mu[i + 1] = pair.mu[1];
+    }
     VCA_UNROLL
     for (int i = 0; i < 8; ++i) {
       float y = 0.0f;
-      if (channel + i < p.d) y = mul(mul(mu[i], p.s_v[block.unit * kDPad + channel + i]), factor);
+      if (channel + i < p.d)
+        y = mul(mul(mu[i], p.s_v[int64_t{block.unit} * kDPad + channel + i]), factor);
       mu[i] = channel + i < p.d ? mul(y, y) : -0.0f;
     }
     const float sum = lanes_sum<Lanes::kLanes>(sum8(mu));
@@ -251,6 +274,9 @@ struct ValueTilesTuned {
 };
 
 template <Source kSource, int kDPad>
-struct ValueTiles : ValueTilesTuned<kSource, kDPad, Octet<kSource>::kWide ? 2 : 3> {};
+struct ValueTiles : ValueTilesTuned<kSource, kDPad,
+                                    Octet<kSource>::kWide ? 2
+                                    : kDPad == 64         ? 3
+                                                          : 4> {};
 
 }  // namespace vca::kernels::prep

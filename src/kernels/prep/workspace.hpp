@@ -64,7 +64,7 @@ struct Layout {
   int64_t bytes = 0;
 
   // Inside the descriptors.
-  int64_t extra, segments, rope_table;
+  int64_t extra, segments, zeros, rope_table;
   int64_t descriptor_bytes;
 
   int64_t n_units, n_heads;
@@ -128,6 +128,7 @@ inline Layout::Layout(const PrepParams& request) {
   inside(n_subs * static_cast<int64_t>(sizeof(SubInfo)));
   extra = inside(n_subs * static_cast<int64_t>(sizeof(SubExtra)));
   segments = inside(static_cast<int64_t>(request.segments.size() * sizeof(Segment)));
+  zeros = inside(32);  // the image starts out as zeros
   if (request.rope != nullptr) rope = pack_rope(*request.rope, rope_values);
   rope_table = inside(static_cast<int64_t>(rope_values.size() * 4));
 
@@ -183,13 +184,16 @@ inline std::vector<uint8_t> descriptor_image(const PrepParams& request, const La
   return image;
 }
 
-// Rows in 16-byte pieces: base and strides allow it, and the last piece ends with the row.
+// Rows in 16-byte pieces: base and strides allow it, the last piece ends with the row, and the
+// distance of tokens fits 32 bits.
 inline Tensor tensor_of(const spec::TensorView& t) {
-  const int64_t n = 16 / spec::dtype_bytes(t.dtype);
+  const int64_t bytes = spec::dtype_bytes(t.dtype), n = 16 / bytes;
   const auto stride = [&t](size_t i) { return t.shape[i] > 1 ? t.stride[i] : 0; };
-  Tensor out{t.data, t.dtype, stride(0), stride(1), stride(2), false};
+  Tensor out{t.data, t.dtype, stride(0), stride(1), stride(2), false, 0};
   out.vectors = reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && out.stride_b % n == 0 &&
-                out.stride_h % n == 0 && out.stride_s % n == 0 && t.shape[3] % n == 0;
+                out.stride_h % n == 0 && out.stride_s % n == 0 && t.shape[3] % n == 0 &&
+                out.stride_s <= 0xFFFFFFFF / bytes;
+  if (out.vectors) out.row_bytes = static_cast<uint32_t>(out.stride_s * bytes);
   return out;
 }
 
@@ -241,6 +245,7 @@ inline Params device_params(const PrepParams& request, const Layout& layout, voi
   p.key_mask = request.key_mask;
   p.order = request.order;
   p.subs = reinterpret_cast<SubInfo*>(base + layout.descriptors);
+  p.zeros = base + layout.zeros;
   p.extra = reinterpret_cast<const SubExtra*>(base + layout.extra);
   p.segments = reinterpret_cast<const Segment*>(base + layout.segments);
   p.segment_state = reinterpret_cast<SegmentState*>(base + layout.segment_state);
