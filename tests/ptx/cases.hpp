@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ptx/cvt_cases.hpp"
+#include "ptx/row_cases.hpp"
 #include "ptx/sync_cases.hpp"
 #include "ptx/wgmma_cases.hpp"
 
@@ -11,6 +12,9 @@ namespace vca::tests {
 inline constexpr Case kCases[] = {
     {"unary_conversions", unary_conversions},
     {"directed_rounding", directed_rounding},
+    {"vector_accesses", vector_accesses},
+    {"lanes", lanes},
+    {"codes", codes},
     {"exp2_approximation", exp2_approximation},
     {"shuffles_and_votes", shuffles_and_votes},
     {"named_barriers", named_barriers},
