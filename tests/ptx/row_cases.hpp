@@ -106,7 +106,8 @@ inline void codes(Report& report) {
   for (uint32_t i = 0; i < n; ++i) {
     for (uint32_t b = 0; b < 4; ++b)
       want_s8[i] |= uint32_t{static_cast<uint8_t>(spec::int8_encode(x[(i + b) % n]))} << (8 * b);
-    want_least[i] = std::fmin(x[i], x[(i + 1) % n]);
+    const float a = x[i], b = x[(i + 1) % n];
+    want_least[i] = a == 0.0f && b == 0.0f ? -((-a) + (-b)) : std::fmin(a, b);  // -0 is below +0
   }
   for (uint32_t i = 0; i < 65536; ++i) {
     const float v = spec::fp16_decode(static_cast<uint16_t>(i));
