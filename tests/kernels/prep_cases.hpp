@@ -32,7 +32,16 @@ enum class Memory {
   shared_batches,  // batch stride 0
   far_apart,       // heads 2^31 + 64 elements apart
 };
-enum class RopeKind { none, interleaved, half, table_interleaved, table_half };
+enum class RopeKind {
+  none,
+  interleaved,  // Wan2.2, LongCat-Video
+  half,         // MiniMax-H3: 96 of 128 dims
+  table_interleaved,
+  table_half,
+  hunyuan,   // HunyuanVideo-1.5
+  head_64,   // axes of a head_dim of 64
+  odd_axes,  // three axes in eight dims: no vector path
+};
 enum class Layout { one, with_text_and_padding, sequences };
 
 struct PrepCase {
@@ -135,6 +144,22 @@ inline std::vector<PrepCase> prep_cases() {
            .layout = Layout::with_text_and_padding,
            .rope = rope,
            .mask = true});
+  for (const RopeKind rope : {RopeKind::hunyuan, RopeKind::odd_axes})
+    add({.name = "rope of a model", .h_q = 2, .s_q = 300, .s_kv = 300, .rope = rope});
+  for (const DType dtype : {DType::bf16, DType::fp16, DType::fp32})
+    for (const RopeKind rope : {RopeKind::interleaved, RopeKind::half, RopeKind::table_half})
+      for (const Memory memory : {Memory::fused_qkv, Memory::misaligned})
+        add({.name = "rope, types and strides",
+             .recipe = "vc8-paper",
+             .dtype = dtype,
+             .h_q = 2,
+             .h_kv = 2,
+             .s_q = 300,
+             .s_kv = 300,
+             .memory = memory,
+             .rope = rope,
+             .shuffled = true});
+  add({.name = "rope, 64", .s_q = 300, .s_kv = 300, .d = 64, .rope = RopeKind::head_64});
   for (const double scale : {-0.088, 1e-30, 3.0, -0.0})
     add({.name = "scale", .s_q = 130, .s_kv = 260, .d = 128, .scale = scale});
   add({.name = "negative scale, Hadamard", .recipe = "vc8-paper", .s_q = 130, .scale = -0.1});
@@ -316,11 +341,20 @@ inline void PrepProblem::make_rope() {
   const auto convention = c.rope == RopeKind::half || c.rope == RopeKind::table_half
                               ? spec::RopeConvention::half
                               : spec::RopeConvention::interleaved;
-  if (c.rope == RopeKind::interleaved || c.rope == RopeKind::half) {
-    // Begins and ends inside the tokens; partial rotation of the half form, as MiniMax-H3's.
-    const std::array<int, 3> axes =
-        c.rope == RopeKind::half ? std::array<int, 3>{32, 32, 32} : std::array<int, 3>{44, 42, 42};
-    problem.rope = spec::make_rope(convention, axes, 10000.0, {4, 7, 9}, 11);
+  // Grids begin and end inside the tokens.
+  const auto grid = [&](const std::array<int, 3>& axes, double theta) {
+    problem.rope = spec::make_rope(convention, axes, theta, {4, 7, 9}, 11);
+  };
+  if (c.rope == RopeKind::interleaved) {
+    grid({44, 42, 42}, 10000.0);
+  } else if (c.rope == RopeKind::half) {
+    grid({32, 32, 32}, 10000.0);
+  } else if (c.rope == RopeKind::hunyuan) {
+    grid({16, 56, 56}, 256.0);
+  } else if (c.rope == RopeKind::head_64) {
+    grid({24, 20, 20}, 10000.0);
+  } else if (c.rope == RopeKind::odd_axes) {
+    grid({2, 2, 4}, 10000.0);
   } else if (c.rope != RopeKind::none) {
     const int rotated = c.rope == RopeKind::table_half ? 96 : 128;
     for (int64_t i = 0; i < c.s_q * rotated / 2; ++i) {
