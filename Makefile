@@ -45,7 +45,7 @@ quality: setup build  ## repeat the demo on many seeds; table and plot
 	scripts/quality.sh
 
 # WHEEL_LIBRARY=build/lib/libvcattn.so makes one without the CUDA kernels, in seconds.
-wheel: setup-cuda $(if $(WHEEL_LIBRARY),,cuda)  ## dist/vcattn-*.whl: the Python package with the library inside
+wheel: $(if $(WHEEL_LIBRARY),setup,setup-cuda cuda)  ## dist/vcattn-*.whl: the Python package with the library inside
 	@scripts/make_wheel.sh $(or $(WHEEL_LIBRARY),build-cuda/lib/libvcattn.so)
 
 clang:  ## build everything with clang (build-clang/)
