@@ -142,26 +142,22 @@ class PassTimer {
   void variants(const typename Kernel::Params& p, int64_t blocks) {
     const std::string name = name_of<Kernel>();
     if (std::getenv("VCA_PREP_VARIANTS") == nullptr) return;
+    // Others that the registers allow: batch and CTAs, and rows a thread for keys.
     if constexpr (requires { Kernel::kTurnOf; }) {
       constexpr prep::Turn kTurn = Kernel::kTurnOf;
       if (name == "QueryTiles") {
-        time<prep::QueryTilesTuned<Source::bf16, 128, kTurn, 4, 3>>(name + " 4/3", p, blocks,
-                                                                    false);
         time<prep::QueryTilesTuned<Source::bf16, 128, kTurn, 4, 2>>(name + " 4/2", p, blocks,
                                                                     false);
-      } else {
-        time<prep::KeyTilesTuned<Source::bf16, 128, kTurn, 4, 4, 4>>(name + " 4/4/4", p, blocks,
-                                                                     false);
+        time<prep::QueryTilesTuned<Source::bf16, 128, kTurn, 2, 4>>(name + " 2/4", p, blocks,
+                                                                    false);
+      } else if (name == "KeyTiles") {
         time<prep::KeyTilesTuned<Source::bf16, 128, kTurn, 4, 2, 4>>(name + " 4/2/4", p, blocks,
                                                                      false);
         time<prep::KeyTilesTuned<Source::bf16, 128, kTurn, 8, 4, 2>>(name + " 8/4/2", p, blocks,
                                                                      false);
-        time<prep::KeyTilesTuned<Source::bf16, 128, kTurn, 8, 4, 3>>(name + " 8/4/3", p, blocks,
-                                                                     false);
       }
     } else if (name == "ValueTiles") {
       time<prep::ValueTilesTuned<Source::bf16, 128, 3>>(name + " 3", p, blocks, false);
-      time<prep::ValueTilesTuned<Source::bf16, 128, 2>>(name + " 2", p, blocks, false);
     }
   }
   void report(const std::string& name, double us, bool counts = true) {

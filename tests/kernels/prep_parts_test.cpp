@@ -32,9 +32,10 @@ TEST(PrepDivider, IsTheQuotient) {
 
 TEST(PrepRope, ModelsKeepVectors) {
   std::vector<float> table;
-  const auto path = [&table](spec::RopeConvention c, std::array<int, 3> axes) {
+  std::vector<AngleGroup> groups;
+  const auto path = [&](spec::RopeConvention c, std::array<int, 3> axes) {
     table.clear();
-    return pack_rope(spec::make_rope(c, axes, 10000.0, {3, 5, 7}, 0), table).path;
+    return pack_rope(spec::make_rope(c, axes, 10000.0, {3, 5, 7}, 0), table, groups).path;
   };
   constexpr auto kInterleaved = spec::RopeConvention::interleaved;
   constexpr auto kHalf = spec::RopeConvention::half;
@@ -49,10 +50,11 @@ TEST(PrepRope, ModelsKeepVectors) {
 TEST(PrepRope, UnalignedTablesAreReadByElement) {
   alignas(16) float values[64 * 4 + 1] = {};
   std::vector<float> none;
+  std::vector<AngleGroup> no_groups;
   const auto path = [&](const float* cos) {
     return pack_rope(
                spec::make_rope_from_tables(spec::RopeConvention::interleaved, 128, cos, values, 4),
-               none)
+               none, no_groups)
         .path;
   };
   EXPECT_EQ(path(values), RopePath::interleaved);
@@ -66,7 +68,9 @@ TEST(PrepRope, TableHoldsEveryFrequency) {
     const spec::Rope in =
         spec::make_rope(spec::RopeConvention::interleaved, axes, 100.0, {3, 5, 7}, 0);
     std::vector<float> table;
-    const Rope out = pack_rope(in, table);
+    std::vector<AngleGroup> groups;
+    const Rope out = pack_rope(in, table, groups);
+    EXPECT_EQ(groups.size(), static_cast<size_t>((in.rotated / 2 + 3) / 4));
     int f = 0;
     for (size_t a = 0; a < 3; ++a)
       for (int i = 0; i < axes[a] / 2; ++i, ++f)
@@ -77,6 +81,13 @@ TEST(PrepRope, TableHoldsEveryFrequency) {
           const auto from = static_cast<size_t>(at * (axes[a] / 2) + i);
           EXPECT_EQ(table[where], in.axis_cos[a][from]);
           EXPECT_EQ(table[where + 4], in.axis_sin[a][from]);
+          // A group knows its first axis and the one after it.
+          const AngleGroup& g = groups[static_cast<size_t>(f / 4)];
+          const int which = f % 4 >= g.own() ? 1 : 0;
+          if (out.path != RopePath::scalar) {
+            EXPECT_EQ(g.axes >> (2 * which) & 3u, a);
+            EXPECT_EQ(g.table[which] + at * out.pitch + f % 4, where);
+          }
         }
   }
 }

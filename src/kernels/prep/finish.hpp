@@ -16,13 +16,14 @@ struct QueryUnits {
     double power;  // 2^-e
   };
   VCA_DEVICE static void phase(int phase, const Params& p, Shared& s, int64_t index, int thread) {
-    const int64_t sub_index = index / p.h_q, head = index % p.h_q;
+    const uint32_t sub_index = p.by_h_q.divide(static_cast<uint32_t>(index));
+    const auto head = static_cast<uint32_t>(index) - sub_index * p.by_h_q.divisor;
     const SubInfo& sub = p.subs[sub_index];
     const int64_t n_q = int64_t{sub.n_q_tiles} * (kRows / 2), n_k = int64_t{sub.n_blocks} * 4;
     float* unit = p.q_unit + (sub.q_tile_base + head * sub.n_q_tiles) * (kRows / 2);
     switch (phase) {
       case 0: {
-        const int64_t block0 = sub.kv_block_base + head / (p.h_q / p.h_kv) * sub.kv_block_stride;
+        const int64_t block0 = sub.kv_block_base + p.by_group.divide(head) * sub.kv_block_stride;
         s.q_max[thread] = maximum(unit, thread, n_q, kThreads);
         s.k_max[thread] = maximum(p.k_scale + block0 * 4, thread, n_k, kThreads);
         return;

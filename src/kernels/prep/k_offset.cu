@@ -4,6 +4,6 @@
 
 namespace vca::kernels::prep {
 
-VCA_ROW_KERNELS(KeyOffsetPartial)
+VCA_TURNING_ROW_KERNELS(KeyOffsetPartial)
 
 }  // namespace vca::kernels::prep

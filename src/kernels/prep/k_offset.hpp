@@ -14,10 +14,11 @@ inline constexpr int kSampleStep = 16;
 static_assert(kRankGroup == 1 << 10 && kRankGroup / kSampleStep == 1 << 6);
 
 // Sum of the samples of one rank group: 16 slots of 4 or 64 consecutive samples, 4 at once.
-template <Source kSource, int kDPad>
+template <Source kSource, int kDPad, Turn kTurn>
 struct KeyOffsetPartial {
   using Params = prep::Params;
   using Lanes = RowLanes<kDPad>;
+  static constexpr Turn kTurnOf = kTurn;
   static constexpr int kThreads = Lanes::kThreads;
   static constexpr int kMinBlocks = 512 / kThreads;
   static constexpr uint32_t kSharedBytes = Lanes::kWarps * kDPad * 4;
@@ -34,18 +35,33 @@ struct KeyOffsetPartial {
     const SubInfo& sub = p.subs[at.sub];
     const int32_t* tokens = p.tokens + p.extra[at.sub].chunk_base * kRows + first;
     const RowReader<kSource> reader(p, p.k, sub.batch, at.head, channel);
-    const RopeLane<Turn::any> rope(p.rope, channel, lane);
+    const RopeLane<kTurn> rope(p.rope, channel, lane);
 
-    const int batches = kRankGroup / 16 / kAtOnce / p.offset_step;  // 1 or 16
-    float sum[8], level[4][8] = {};
+    float sum[8];
+    if (p.offset_step == kSampleStep)
+      sum_batch(p, reader, rope, tokens, static_cast<int>(ranks), slot * kAtOnce, sum);
+    else
+      sum_batches(p, reader, rope, tokens, static_cast<int>(ranks), slot, sum);
+    float* out =
+        p.k_partial + (sub.mu_group_base + at.head * sub.mu_group_stride + at.item) * kDPad;
+    sum_over_slots<kDPad>(sum, channel, [out](uint32_t i, float s) { out[i] = s; });
+  }
+
+ private:
+  // Every row: 64 consecutive samples of the slot.
+  VCA_DEVICE static void sum_batches(const Params& p, const RowReader<kSource>& reader,
+                                     const RopeLane<kTurn>& rope, const int32_t* tokens, int ranks,
+                                     int slot, float (&sum)[8]) {
+    constexpr int kLevels = 4, kBatches = 1 << kLevels;
+    static_assert(kRankGroup / 16 / kAtOnce == kBatches);
+    float level[kLevels][8] = {};
     VCA_NO_UNROLL
-    for (int batch = 0; batch < batches; ++batch) {
-      sum_batch(p, reader, rope, tokens, static_cast<int>(ranks),
-                (slot * batches + batch) * kAtOnce, sum);
+    for (int batch = 0; batch < kBatches; ++batch) {
+      sum_batch(p, reader, rope, tokens, ranks, (slot * kBatches + batch) * kAtOnce, sum);
       // B1's binary counter, in registers: closes as many levels as the number has trailing ones.
-      bool open = batches > 1;
+      bool open = true;
       VCA_UNROLL
-      for (int l = 0; l < 4; ++l) {
+      for (int l = 0; l < kLevels; ++l) {
         const bool closes = open && (batch >> l & 1) != 0;
         VCA_UNROLL
         for (int i = 0; i < 8; ++i) {
@@ -56,16 +72,11 @@ struct KeyOffsetPartial {
         open = closes;
       }
     }
-    float* out =
-        p.k_partial + (sub.mu_group_base + at.head * sub.mu_group_stride + at.item) * kDPad;
-    sum_over_slots<kDPad>(sum, channel, [out](uint32_t i, float s) { out[i] = s; });
   }
-
- private:
   // Samples [first, first + 4) of the group.
   VCA_DEVICE static void sum_batch(const Params& p, const RowReader<kSource>& reader,
-                                   const RopeLane<Turn::any>& rope, const int32_t* tokens,
-                                   int ranks, int first, float (&sum)[8]) {
+                                   const RopeLane<kTurn>& rope, const int32_t* tokens, int ranks,
+                                   int first, float (&sum)[8]) {
     Octet<kSource> raw[kAtOnce];
     int32_t token[kAtOnce];
     VCA_UNROLL
@@ -97,12 +108,14 @@ struct KeyOffset {
     float sum[kThreads];
   };
   VCA_DEVICE static void phase(int phase, const Params& p, Shared& s, int64_t unit, int thread) {
-    const int64_t index = unit / p.h_kv, head = unit % p.h_kv;
+    const uint32_t index = p.by_h_kv.divide(static_cast<uint32_t>(unit));
+    const int64_t head = static_cast<uint32_t>(unit) - index * p.by_h_kv.divisor;
     const int channel = thread & (p.d_pad - 1), slot = thread >> p.d_pad_log2;
     const int slots = kThreads >> p.d_pad_log2;
-    const int64_t samples = p.offset_step == 0 ? 0 : ceil_div(p.n_valid[index], p.offset_step);
-    const int64_t n = samples == 0 ? 0 : ceil_div(samples, kRankGroup / p.offset_step);
-    int64_t span = kLeaf;  // a power of two of partial sums: a subtree
+    const int32_t valid = p.offset_step == 0 ? 0 : p.n_valid[index];
+    const int32_t samples = p.offset_step == 1 ? valid : (valid + kSampleStep - 1) / kSampleStep;
+    const int32_t n = (valid + kRankGroup - 1) / kRankGroup;
+    int32_t span = kLeaf;  // a power of two of partial sums: a subtree
     while (span * slots < n) span *= 2;
     if (phase == 0) {
       const SubInfo& sub = p.subs[index];

@@ -116,6 +116,7 @@ struct KeyTilesTuned {
   }
 };
 
+// BF16 measured on an H200; the others as their registers allow.
 template <Source kSource, int kDPad, Turn kTurn>
 struct KeyTiles : KeyTilesTuned<kSource, kDPad, kTurn, 4, kTurn == Turn::grid ? 2 : 4,
                                 Octet<kSource>::kWide || kTurn == Turn::any ? 2 : 4> {};

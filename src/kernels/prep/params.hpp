@@ -51,6 +51,15 @@ struct SegmentState {
 
 enum class RopePath : int32_t { none, interleaved, half, scalar };  // rope.hpp
 
+// Where a group of four frequencies lies: those of one axis, and from frequency `own` on those of
+// another one where axes meet. Few words: a thread keeps them in registers throughout.
+struct alignas(16) AngleGroup {
+  uint32_t table[2];  // floats into the table at position 0
+  uint32_t axes;  // one bit for each of: axis of table[0] is 1, is 2, of table[1] 1, 2; then own
+  uint32_t unused;
+  VCA_DEVICE int own() const { return static_cast<int>(axes >> 4); }
+};
+
 struct Rope {
   spec::RopeConvention convention;
   RopePath path;
@@ -60,6 +69,7 @@ struct Rope {
   // position i: group f / 4 at table + axis_table[a] + i * pitch + f / 4 * 8.
   const float* table;
   uint32_t pitch;
+  const AngleGroup* groups;
   Divider by_w, by_h;
   int32_t axis_end[3];  // frequencies of axes 0 ... a
   uint32_t axis_table[3];

@@ -95,7 +95,7 @@ void run_passes(const PrepParams& request, void* workspace, Launcher& launcher) 
     launcher.template launch<ScatterTokens>(p, chunks);
   }
 
-  for_source<KeyOffsetPartial>(k, p.d_pad, with(p, rank_groups));
+  for_source<KeyOffsetPartial>(k, p.d_pad, turn_of(k, p.rope), with(p, rank_groups));
   launcher.template launch<KeyOffset>(p, layout.n_units);
   if (p.e4m3_head) {
     Params measure = p;

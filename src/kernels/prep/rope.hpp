@@ -16,14 +16,6 @@
 
 namespace vca::kernels::prep {
 
-// Where a group of four frequencies lies, the same for all rows of a thread: those of one axis, and
-// from frequency `own` on those of another one where axes meet. Few registers: they are live
-// throughout.
-struct AngleGroup {
-  uint32_t table[2];  // floats into the table at position 0
-  uint32_t axes;      // one bit for each of: axis[0] is 1, is 2, axis[1] is 1, is 2; then own
-  VCA_DEVICE int own() const { return static_cast<int>(axes >> 4); }
-};
 struct Angles {
   float cos[4], sin[4];
 };
@@ -33,22 +25,6 @@ struct Position {
 VCA_DEVICE Position grid_position(const Rope& r, uint32_t local) {
   const uint32_t row = r.by_w.divide(local), t = r.by_h.divide(row);
   return {{t, row - t * r.by_h.divisor, local - row * r.by_w.divisor}};
-}
-
-VCA_DEVICE AngleGroup angle_group(const Rope& r, int group) {
-  AngleGroup out = {};
-  const int f = 4 * group;
-  int axis = 0;
-  while (axis < 2 && f >= r.axis_end[axis]) ++axis;
-  const int own = r.axis_end[axis] - f < 4 ? r.axis_end[axis] - f : 4;
-  out.axes = static_cast<uint32_t>(own) << 4;
-  VCA_UNROLL
-  for (int i = 0; i < 2; ++i) {
-    while (axis < 2 && f + (i == 0 ? 0 : own) >= r.axis_end[axis]) ++axis;
-    out.axes |= static_cast<uint32_t>(axis) << (2 * i);
-    out.table[i] = r.axis_table[axis] + static_cast<uint32_t>(8 * group);
-  }
-  return out;
 }
 
 template <int kWhich>
@@ -108,8 +84,8 @@ class RopeLane {
       group_ = (second_half_ ? channel - pairs : channel) / 4;
     }
     if (!rotated_ || r.cos != nullptr) return;
-    at_[0] = angle_group(r, group_);
-    if (r.path == RopePath::half) at_[1] = angle_group(r, group_ + 1);
+    at_[0] = r.groups[group_];
+    if (r.path == RopePath::half) at_[1] = r.groups[group_ + 1];
   }
 
   // Rotates x, the decoded channels of `raw`. All lanes of the warp come here together.

@@ -12,8 +12,26 @@
 
 namespace vca::kernels::prep {
 
-// Everything but the pointers into the workspace; `table` receives the groups of four frequencies.
-inline Rope pack_rope(const spec::Rope& in, std::vector<float>& table) {
+inline AngleGroup angle_group(const Rope& r, int32_t group) {
+  const int32_t f = 4 * group;
+  uint32_t axis = 0;
+  const auto skip_to = [&](int32_t frequency) {
+    while (axis < 2 && frequency >= r.axis_end[axis]) ++axis;
+  };
+  AngleGroup out{};
+  skip_to(f);
+  const int32_t own = std::min(r.axis_end[axis] - f, 4);
+  out.axes = axis | static_cast<uint32_t>(own) << 4;
+  out.table[0] = r.axis_table[axis] + static_cast<uint32_t>(8 * group);
+  skip_to(f + own);
+  out.axes |= axis << 2;
+  out.table[1] = r.axis_table[axis] + static_cast<uint32_t>(8 * group);
+  return out;
+}
+
+// Everything but the pointers into the workspace; `table` and `groups` receive what they point to.
+inline Rope pack_rope(const spec::Rope& in, std::vector<float>& table,
+                      std::vector<AngleGroup>& groups) {
   Rope out{};
   out.convention = in.convention;
   out.rotated = in.rotated;
@@ -59,6 +77,7 @@ inline Rope pack_rope(const spec::Rope& in, std::vector<float>& table) {
         ++axes_in_group[static_cast<size_t>(g)];
       begin = end;
     }
+    for (int32_t g = 0; 4 * g < in.rotated / 2; ++g) groups.push_back(angle_group(out, g));
     for (const int axes : axes_in_group) vectors = vectors && axes <= 2;
   }
   out.path = !vectors ? RopePath::scalar : half ? RopePath::half : RopePath::interleaved;

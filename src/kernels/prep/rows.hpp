@@ -174,12 +174,10 @@ VCA_DEVICE void hadamard(float (&x)[8], uint32_t lane) {
   }
   VCA_UNROLL
   for (uint32_t m = 1; m < RowLanes<kDPad>::kLanes; m *= 2) {
-    const bool upper = (lane & m) != 0;
+    // The upper lane subtracts: times -1 or 1 is exact, so an FMA rounds as that addition does.
+    const float sign = (lane & m) != 0 ? -1.0f : 1.0f;
     VCA_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      const float other = ptx::shfl_sync_bfly(x[i], m);
-      x[i] = upper ? sub(other, x[i]) : add(x[i], other);
-    }
+    for (int i = 0; i < 8; ++i) x[i] = fma(x[i], sign, ptx::shfl_sync_bfly(x[i], m));
   }
 }
 

@@ -106,18 +106,19 @@ struct ValueScale {
   VCA_DEVICE static void phase(int phase, const Params& p, Shared& s, int64_t unit, int thread) {
     const int channel = thread & (p.d_pad - 1), slot = thread >> p.d_pad_log2;
     const int slots = kThreads >> p.d_pad_log2;
-    const int64_t index = unit / p.h_kv, head = unit % p.h_kv;
+    const uint32_t index = p.by_h_kv.divide(static_cast<uint32_t>(unit));
+    const int64_t head = static_cast<uint32_t>(unit) - index * p.by_h_kv.divisor;
     if (phase == 0) {
       const SubInfo& sub = p.subs[index];
-      const int64_t n = ceil_div(p.n_valid[index], kRankGroup);
+      const int32_t n = (p.n_valid[index] + kRankGroup - 1) / kRankGroup;
       const float* partial =
           p.v_partial + (sub.mu_group_base + head * sub.mu_group_stride) * 2 * p.d_pad + channel;
       Range r = empty_range();
 #if defined(__CUDACC__)
 #pragma unroll 8
 #endif
-      for (int64_t g = slot; g < n; g += slots)
-        r = join(r, {partial[2 * g * p.d_pad], partial[(2 * g + 1) * p.d_pad]});
+      for (int32_t g = slot; g < n; g += slots)
+        r = join(r, {partial[int64_t{g} * 2 * p.d_pad], partial[(int64_t{g} * 2 + 1) * p.d_pad]});
       s.range[thread] = r;
     } else if (phase == 1) {
       if (thread >= p.d_pad) return;

@@ -64,7 +64,7 @@ struct Layout {
   int64_t bytes = 0;
 
   // Inside the descriptors.
-  int64_t extra, segments, zeros, rope_table;
+  int64_t extra, segments, zeros, rope_table, rope_groups;
   int64_t descriptor_bytes;
 
   int64_t n_units, n_heads;
@@ -73,6 +73,7 @@ struct Layout {
   std::vector<SubExtra> sub_extra;
   Rope rope{};
   std::vector<float> rope_values;
+  std::vector<AngleGroup> rope_group_values;
 
  private:
   int64_t take(int64_t size_bytes) {
@@ -129,8 +130,9 @@ inline Layout::Layout(const PrepParams& request) {
   extra = inside(n_subs * static_cast<int64_t>(sizeof(SubExtra)));
   segments = inside(static_cast<int64_t>(request.segments.size() * sizeof(Segment)));
   zeros = inside(32);  // the image starts out as zeros
-  if (request.rope != nullptr) rope = pack_rope(*request.rope, rope_values);
+  if (request.rope != nullptr) rope = pack_rope(*request.rope, rope_values, rope_group_values);
   rope_table = inside(static_cast<int64_t>(rope_values.size() * 4));
+  rope_groups = inside(static_cast<int64_t>(rope_group_values.size() * sizeof(AngleGroup)));
 
   descriptors = take(descriptor_bytes);
   q_tiles = take(tiles * spec::t128_qk_tile_bytes(static_cast<int>(d)));
@@ -181,6 +183,7 @@ inline std::vector<uint8_t> descriptor_image(const PrepParams& request, const La
   put(layout.extra, layout.sub_extra);
   put(layout.segments, request.segments);
   put(layout.rope_table, layout.rope_values);
+  put(layout.rope_groups, layout.rope_group_values);
   return image;
 }
 
@@ -215,6 +218,7 @@ inline Params device_params(const PrepParams& request, const Layout& layout, voi
   p.v = tensor_of(request.v);
   p.rope = layout.rope;
   p.rope.table = floats(layout.rope_table);
+  p.rope.groups = reinterpret_cast<const AngleGroup*>(base + layout.rope_groups);
   p.s_q = request.q.shape[2];
   p.s_kv = request.k.shape[2];
   p.h_q = static_cast<int32_t>(request.q.shape[1]);
