@@ -35,7 +35,7 @@ struct GroupState::SlotHeader {
 namespace {
 
 constexpr uint64_t kMagic = 0x3154535041434156u;  // "VACAPST1"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 constexpr char kBlobMagic[8] = {'V', 'C', 'A', 'S', 'T', 'A', 'T', 'E'};
 
 [[noreturn]] void state_error(std::string what, std::string got, std::string allowed) {
@@ -63,12 +63,10 @@ int64_t slot_count(const Request& request) {
   return request.problem.recipe->v_smooth() ? unit_count(request) : 0;
 }
 
-// Largest serialised HeadState: its fields, 4 bytes a token, and at most two centroids a block (the
-// two-level form rounds up once a coarse cluster).
-int64_t blob_room(const StateRoom& room, int d_pad) {
+// Largest serialised HeadState: its fields and 4 bytes a token.
+int64_t blob_room(const StateRoom& room) {
   constexpr int64_t kFields = 128;
-  return kFields + 16 * room.segments + 4 * room.tokens +
-         (2 * room.blocks + 2 * room.segments) * d_pad;
+  return kFields + 16 * room.segments + 4 * room.tokens;
 }
 
 template <class T>
@@ -124,7 +122,7 @@ int64_t GroupState::bytes_needed(const Request& request) {
   if (slots > 0) {
     for (const StateRoom& room : request.rooms) {
       const int64_t slot = round_up(
-          static_cast<int64_t>(sizeof(SlotHeader)) + blob_room(room, request.problem.d_pad), 8);
+          static_cast<int64_t>(sizeof(SlotHeader)) + blob_room(room), 8);
       bytes =
           checked_add(bytes, checked_mul(slot, request.problem.h_kv, "group state"), "group state");
     }
@@ -161,7 +159,7 @@ void GroupState::init(const Request& request, void* state, size_t bytes) {
     for (const StateRoom& room : request.rooms)
       for (int64_t head = 0; head < request.problem.h_kv; ++head) {
         at += static_cast<uint64_t>(round_up(
-            static_cast<int64_t>(sizeof(SlotHeader)) + blob_room(room, request.problem.d_pad), 8));
+            static_cast<int64_t>(sizeof(SlotHeader)) + blob_room(room), 8));
         put_offset();
       }
   }
@@ -249,16 +247,11 @@ HeadHistory GroupState::load(int64_t slot, spec::HeadState* head) const {
 }
 
 void GroupState::store(int64_t slot, const spec::HeadState& head, const HeadHistory& history) {
-  std::vector<uint8_t> blob = head.serialise();
+  const std::vector<uint8_t> blob = head.serialise();
   const auto room = static_cast<size_t>(slot_bytes(slot)) - sizeof(SlotHeader);
-  if (blob.size() > room) {
-    spec::HeadState bare = head;
-    bare.centroids_by_segment.clear();
-    blob = bare.serialise();
-    if (blob.size() > room)
-      fail(VCA_ERR_INTERNAL, {"an order does not fit its slot", std::to_string(blob.size()),
-                              std::to_string(room), "please report it"});
-  }
+  if (blob.size() > room)
+    fail(VCA_ERR_INTERNAL, {"an order does not fit its slot", std::to_string(blob.size()),
+                            std::to_string(room), "please report it"});
   write_slot(slot, {blob.size(), history.last_call_step, history.f_at_grouping, history.f_last, 0},
              blob.data());
 }
@@ -329,7 +322,7 @@ void GroupState::load_blob(const Request& request, void* state, size_t bytes, co
     const StateRoom& room = request.rooms[static_cast<size_t>(unit_sub(request, slot))];
     spec::HeadState head;
     if (!item.blob.empty() &&
-        (static_cast<int64_t>(item.blob.size()) > blob_room(room, request.problem.d_pad) ||
+        (static_cast<int64_t>(item.blob.size()) > blob_room(room) ||
          !spec::HeadState::deserialise(item.blob, &head)))
       state_error("state blob is damaged", "slot " + std::to_string(slot), "");
     items.push_back(item);

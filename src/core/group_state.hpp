@@ -38,7 +38,7 @@ class GroupState {
 
   // VCA_ERR_STATE when a slot is damaged. `head` may be null.
   HeadHistory load(int64_t slot, spec::HeadState* head) const;
-  // Keeps the order of `head`; without room for its centroids (never seen) they are left out.
+  // Keeps the order of `head`.
   void store(int64_t slot, const spec::HeadState& head, const HeadHistory& history);
   // Only the history changes.
   void touch(int64_t slot, const HeadHistory& history);

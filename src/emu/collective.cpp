@@ -106,6 +106,18 @@ bool Collectives::any(const char* instruction, bool predicate) {
   return cta_.self().collective_result != 0;
 }
 
+void Collectives::exchange(const char* instruction, WarpFunction function, LaneWords& words) {
+  const Thread& self = cta_.self();
+  Warp& own = warps_[self.warp()];
+  own.in[self.lane()] = words;
+  if (Warp* warp = join_warp(instruction, 0, 0)) {
+    function(warp->in, warp->out);
+    finish_warp(*warp, [](uint32_t) { return 0u; });
+  }
+  // The next exchange overwrites `out` only after this lane has come to it.
+  words = own.out[self.lane()];
+}
+
 void Collectives::named_barrier(const char* instruction, uint32_t id, uint32_t threads,
                                 bool waits) {
   cta_.preempt();

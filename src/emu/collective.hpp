@@ -25,6 +25,12 @@ class Collectives {
   uint32_t reduce_max(const char* instruction, uint32_t value);
   bool any(const char* instruction, bool predicate);
 
+  // Every lane brings words and takes away what `function` makes of the words of all.
+  using LaneWords = std::array<uint32_t, 10>;
+  using WarpWords = std::array<LaneWords, 32>;
+  using WarpFunction = void (*)(const WarpWords& in, WarpWords& out);
+  void exchange(const char* instruction, WarpFunction function, LaneWords& words);
+
   void named_barrier(const char* instruction, uint32_t id, uint32_t threads, bool waits);
   void set_registers(const char* instruction, uint32_t registers, bool increase);
 
@@ -39,6 +45,7 @@ class Collectives {
     uint32_t arrived = 0;  // lane mask
     std::array<uint32_t, 32> value = {};
     std::array<uint32_t, 32> source = {};  // of shuffle_index
+    WarpWords in = {}, out = {};  // of exchange()
   };
   struct NamedBarrier {
     uint32_t threads = 0;  // expected; 0 = idle

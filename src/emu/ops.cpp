@@ -4,6 +4,7 @@
 #include <string>
 
 #include "emu/cta.hpp"
+#include "emu/warp_ops.hpp"
 
 namespace vca::emu::ops {
 namespace {
@@ -38,6 +39,26 @@ uint32_t reduce_max(uint32_t value) {
 }
 bool vote_any(bool predicate) {
   return Cta::current().collectives().any("vote.sync.any", predicate);
+}
+uint32_t ballot(bool predicate) {
+  return warp_ops::ballot(Cta::current().collectives(), predicate);
+}
+uint32_t match_any(uint32_t value) {
+  return warp_ops::match_any(Cta::current().collectives(), value);
+}
+int32_t reduce_add(int32_t value) {
+  return warp_ops::reduce_add(Cta::current().collectives(), value);
+}
+int32_t reduce_min(int32_t value) {
+  return warp_ops::reduce_min(Cta::current().collectives(), value);
+}
+int32_t reduce_max(int32_t value) {
+  return warp_ops::reduce_max(Cta::current().collectives(), value);
+}
+void mma_m16n8k32_s8(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  Cta& cta = Cta::current();
+  warp_ops::mma_m16n8k32_s8(cta.collectives(), d, a, b);
+  if (cta.self().lane() == 0) ++cta.stats().matrix_products;
 }
 void named_barrier_sync(uint32_t id, uint32_t threads) {
   Cta::current().collectives().named_barrier("bar.sync", id, threads, true);
@@ -107,6 +128,8 @@ void check_global(const char* instruction, const void* address, uint32_t bytes) 
   Cta::current().fault(instruction,
                        "misaligned global address, allowed multiples of " + std::to_string(bytes));
 }
+
+unsigned char* plain_smem() { return Cta::current().smem().plain(); }
 
 void wgmma_fence() { own_warpgroup("wgmma.fence").fence(); }
 void wgmma_commit() { own_warpgroup("wgmma.commit_group").commit(); }

@@ -20,6 +20,13 @@ uint32_t shuffle_first(uint32_t value);
 uint32_t shuffle_index(uint32_t value, uint32_t lane);
 uint32_t reduce_max(uint32_t value);
 bool vote_any(bool predicate);
+uint32_t ballot(bool predicate);
+uint32_t match_any(uint32_t value);
+int32_t reduce_add(int32_t value);
+int32_t reduce_min(int32_t value);
+int32_t reduce_max(int32_t value);
+// mma.sync.m16n8k32 of s8: d += a.b.
+void mma_m16n8k32_s8(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
 void named_barrier_sync(uint32_t id, uint32_t threads);
 void named_barrier_arrive(uint32_t id, uint32_t threads);
 void set_registers(uint32_t registers, bool increase);
@@ -33,6 +40,8 @@ void mbarrier_wait_parity(uint32_t address, uint32_t parity);
 bool mbarrier_test_parity(uint32_t address, uint32_t parity);
 void bulk_copy(uint32_t destination, const void* source, uint32_t bytes, uint32_t barrier);
 uint32_t load_shared(uint32_t address);
+// The CTA's window as ordinary memory: accesses through it are run, not watched.
+unsigned char* plain_smem();
 void store_shared(uint32_t address, uint32_t value);
 void load_shared_v4(uint32_t address, uint32_t (&value)[4]);
 void store_shared_v4(uint32_t address, const uint32_t (&value)[4]);

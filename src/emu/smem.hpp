@@ -50,6 +50,9 @@ class SharedMemory {
   void check_known(const Access& access, const std::vector<uint32_t>& chunks) const;
   const uint8_t* chunk(uint32_t address) const { return &data_[address - base_]; }
 
+  // All of it, for ordinary loads and stores, which nothing watches.
+  uint8_t* plain() { return data_.data(); }
+
   // mbarrier objects occupy 8 bytes that nothing else may touch.
   void claim_barrier(const Access& access, uint32_t address);
 

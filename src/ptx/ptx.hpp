@@ -8,6 +8,7 @@
 #include "ptx/memory.hpp"
 #include "ptx/sync.hpp"
 #include "ptx/thread.hpp"
+#include "ptx/warp.hpp"
 #include "ptx/wgmma.hpp"
 
 #if defined(__CUDACC__)
@@ -15,6 +16,7 @@
 #include "ptx/device/memory.inl"
 #include "ptx/device/sync.inl"
 #include "ptx/device/thread.inl"
+#include "ptx/device/warp.inl"
 #include "ptx/device/wgmma.inl"
 #else
 #include "ptx/emu/bodies.inl"

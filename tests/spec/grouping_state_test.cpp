@@ -28,7 +28,6 @@ void expect_equal(const HeadState& a, const HeadState& b) {
   EXPECT_EQ(a.f_g, b.f_g);
   EXPECT_EQ(a.step, b.step);
   EXPECT_EQ(a.order_by_segment, b.order_by_segment);
-  EXPECT_EQ(a.centroids_by_segment, b.centroids_by_segment);
 }
 
 // The next step: the same signal, other noise.
@@ -48,7 +47,9 @@ TEST(GroupingWarm, NeverBelowTheOldOrder) {
       const double kept = f_g_of_order(next.input(), with(kind), first.order_by_segment);
       const auto second = group_head(next.input(), with(kind), &first.state);
       EXPECT_EQ(second.used, first.used);
-      EXPECT_GE(second.f_g, kept);
+      // Under noise of six times the spread of the clusters the start is cold, and nothing is to be
+      // won or lost.
+      EXPECT_GE(second.f_g, amount < 1.0f ? kept : 0.9 * kept);
       auto sorted = second.order_by_segment[0];
       std::sort(sorted.begin(), sorted.end());
       EXPECT_EQ(sorted, next.valid[0]);
@@ -92,18 +93,23 @@ TEST(GroupingWarm, StateThatDoesNotFitMeansAColdStart) {
               cold.order_by_segment);
 }
 
-TEST(GroupingWarm, BrokenCentroidsAreNotUsed) {
+// warm_share of what the order removed when it was made is the border.
+TEST(GroupingWarm, AnOrderThatLostAQuarterIsGivenUp) {
   Lcg random(4);
   const Head head = test::clustered_head(random, 1500, 64, 9, 0.4f);
-  auto state = group_head(head.input(), with(Grouping::vsmooth), nullptr).state;
-  ASSERT_FALSE(state.centroids_by_segment[0].empty());
-  state.f_g = 1.0;  // asks for a fresh start
-  state.centroids_by_segment[0].pop_back();
-  const auto odd = group_head(head.input(), with(Grouping::vsmooth), &state);
-  EXPECT_EQ(odd.order_by_segment[0].size(), 1500u);
-  state.centroids_by_segment.clear();
-  const auto none = group_head(head.input(), with(Grouping::vsmooth), &state);
-  EXPECT_EQ(none.order_by_segment, odd.order_by_segment);
+  const auto cold = group_head(head.input(), with(Grouping::vsmooth), nullptr);
+  HeadState state = cold.state;
+  const double now = f_g_of_order(head.input(), with(Grouping::vsmooth), state.order_by_segment);
+  std::swap(state.order_by_segment[0][0], state.order_by_segment[0][1200]);
+  const double swapped =
+      f_g_of_order(head.input(), with(Grouping::vsmooth), state.order_by_segment);
+  ASSERT_LT(swapped, now);
+  state.f_g = swapped / 0.75 * (1.0 - 1e-12);
+  const auto kept = group_head(head.input(), with(Grouping::vsmooth), &state);
+  state.f_g = swapped / 0.75 * (1.0 + 1e-12);
+  const auto given_up = group_head(head.input(), with(Grouping::vsmooth), &state);
+  EXPECT_EQ(given_up.order_by_segment, cold.order_by_segment);
+  EXPECT_NE(kept.order_by_segment, cold.order_by_segment);
 }
 
 TEST(GroupingWarm, MaskChangeMeansAColdStart) {
@@ -182,7 +188,7 @@ TEST(GroupingState, WrongFieldsAreRefusedEvenWithARightChecksum) {
     uint8_t value;
   };
   // magic, version, kind, head_dim 128 is the most, token width, counts too large for the blob
-  for (const Change c : {Change{0, 'X'}, Change{4, 2}, Change{8, 7}, Change{12, 129}, Change{32, 5},
+  for (const Change c : {Change{0, 'X'}, Change{4, 1}, Change{8, 7}, Change{12, 129}, Change{32, 5},
                          Change{36, 9}, Change{43, 255}, Change{44, 200}}) {
     auto changed = blob;
     changed[c.at] = c.value;
@@ -199,7 +205,7 @@ TEST(GroupingState, LittleEndianLayout) {
   state.order_by_segment = {{258}};
   const auto blob = state.serialise();
   const std::vector<uint8_t> head(blob.begin(), blob.begin() + 16);
-  EXPECT_EQ(head, (std::vector<uint8_t>{'V', 'C', 'A', 'G', 1, 0, 0, 0, 2, 0, 0, 0, 128, 0, 0, 0}));
+  EXPECT_EQ(head, (std::vector<uint8_t>{'V', 'C', 'A', 'G', 2, 0, 0, 0, 2, 0, 0, 0, 128, 0, 0, 0}));
   EXPECT_EQ(blob[24], 3);
   EXPECT_EQ(blob[36 + 8 + 8], 2);  // 258 = 0x0102 after width, segment count, length
   EXPECT_EQ(blob[36 + 8 + 8 + 1], 1);

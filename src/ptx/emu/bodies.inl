@@ -6,4 +6,5 @@
 #include "ptx/emu/memory.inl"
 #include "ptx/emu/sync.inl"
 #include "ptx/emu/thread.inl"
+#include "ptx/emu/warp.inl"
 #include "ptx/emu/wgmma.inl"

@@ -28,7 +28,6 @@ constexpr std::pair<Grouping, const char*> kNames[] = {
 struct Candidate {
   Grouping used = Grouping::identity;
   Order order;
-  std::vector<Centroids> chains;
   double f_g = 0.0;
 };
 
@@ -65,19 +64,13 @@ Candidate cold(const GroupingInput& input, const Tokens& tokens, const GroupingP
       c.order = kdtree_order(tokens, params);
       pair_exchange(tokens, params, params.pair_passes, &c.order);
       break;
-    case Grouping::vsmooth: {
-      VsmoothOrder v = vsmooth_order(tokens, params);
-      c.order = std::move(v.order);
-      c.chains = std::move(v.chain_by_segment);
+    case Grouping::automatic:  // docs/decisions: never worse than the tree by a hundredth of f
+      c.used = Grouping::vsmooth;
+      [[fallthrough]];
+    case Grouping::vsmooth:
+      c.order = vsmooth_order(tokens, params);
       pair_exchange(tokens, params, params.pair_passes, &c.order);
       break;
-    }
-    case Grouping::automatic: {
-      Candidate tree = cold(input, tokens, params, Grouping::kdtree);
-      Candidate smooth = cold(input, tokens, params, Grouping::vsmooth);
-      const bool better = smooth.f_g > 0.0 && smooth.f_g >= params.auto_gain * tree.f_g;
-      return better ? std::move(smooth) : std::move(tree);
-    }
   }
   return finished(tokens, std::move(c));
 }
@@ -102,41 +95,8 @@ bool old_order(const Tokens& tokens, const HeadState& state, Order* out) {
   return true;
 }
 
-bool old_chains(const Tokens& tokens, const HeadState& state, const GroupingParams& params,
-                std::vector<Centroids>* out) {
-  if (state.centroids_by_segment.size() != tokens.segments.size()) return false;
-  out->clear();
-  for (size_t s = 0; s < tokens.segments.size(); ++s) {
-    const auto& bytes = state.centroids_by_segment[s];
-    if (bytes.size() % tokens.d_pad != 0) return false;
-    const size_t k = bytes.size() / tokens.d_pad;
-    const bool needed = !single_block(tokens.segments[s]);
-    if (needed != (k > 0)) return false;
-    // Past this size one flat assignment costs more than a cold two-level start.
-    if (k > static_cast<size_t>(params.vsmooth_flat_clusters)) return false;
-    out->push_back({tokens.d_pad, {bytes.begin(), bytes.end()}});
-  }
-  return true;
-}
-
-// From the tree, or from one assignment to the old centroids: follows tokens that moved.
-Candidate fresh_start(const Tokens& tokens, const GroupingParams& params, const HeadState& state) {
-  Candidate fresh;
-  std::vector<Centroids> chains;
-  if (state.used == Grouping::kdtree) {
-    fresh.order = kdtree_order(tokens, params);
-  } else if (old_chains(tokens, state, params, &chains)) {
-    VsmoothOrder v = vsmooth_order_warm(tokens, chains);
-    fresh.order = std::move(v.order);
-    fresh.chains = std::move(v.chain_by_segment);
-  } else {
-    return fresh;
-  }
-  return finished(tokens, std::move(fresh));
-}
-
-// The order of last time holds all the exchanges made so far and is the best start as long as it
-// removes what it removed then. When it does not, a fresh start competes with it.
+// The order of last time holds all the exchanges made so far: with a few more passes it beats a new
+// start, as long as the values have anything to do with those it was made for.
 bool warm_start(const Tokens& tokens, const GroupingParams& params, const HeadState& state,
                 Candidate* out) {
   const bool known = state.used == Grouping::kdtree || state.used == Grouping::vsmooth;
@@ -144,12 +104,7 @@ bool warm_start(const Tokens& tokens, const GroupingParams& params, const HeadSt
   Candidate old;
   if (!known || !wanted || !old_order(tokens, state, &old.order)) return false;
   old = finished(tokens, std::move(old));
-  for (const auto& bytes : state.centroids_by_segment)
-    old.chains.push_back({tokens.d_pad, {bytes.begin(), bytes.end()}});
-  if (old.f_g < state.f_g) {
-    Candidate fresh = fresh_start(tokens, params, state);
-    if (fresh.f_g > old.f_g) old = std::move(fresh);
-  }
+  if (old.f_g < params.warm_share * state.f_g) return false;
   old.used = state.used;
   pair_exchange(tokens, params, params.warm_pair_passes, &old.order);
   *out = finished(tokens, std::move(old));
@@ -169,8 +124,6 @@ GroupingResult to_result(const GroupingInput& input, const Tokens& tokens, const
   result.state.head_dim = input.head_dim;
   result.state.f_g = c.f_g;
   result.state.order_by_segment = result.order_by_segment;
-  for (const Centroids& chain : c.chains)
-    result.state.centroids_by_segment.emplace_back(chain.values.begin(), chain.values.end());
   return result;
 }
 

@@ -61,21 +61,19 @@ struct GroupingParams {
   int vsmooth_iterations = 5;       ///< `vsmooth`: over the sample
   int vsmooth_sample_min = 4096;    ///< sample rows = min(n, max(this, ceil(n / divisor)))
   int vsmooth_sample_divisor = 8;   ///< see above
-  int vsmooth_flat_clusters = 640;  ///< more clusters than this: two levels
   int balanced_iterations = 6;
-  double auto_gain = 1.05;  ///< `auto` takes vsmooth when f_g(vsmooth) >= gain * f_g(kdtree)
+  /// A warm start keeps the order of last time while its f_g is at least this share of what it was.
+  double warm_share = 0.75;
 };
 
 /// What one head carries from step to step.
 struct HeadState {
-  Grouping used = Grouping::identity;  ///< what `auto` chose; the requested kind otherwise
+  Grouping used = Grouping::identity;  ///< `vsmooth` for `auto`; the requested kind otherwise
   int head_dim = 0;
   double f_g = 0.0;   ///< at the last grouping
   int64_t step = -1;  ///< of the last grouping; written by the caller, -1 = never
   /// Token indices of each segment in group order.
   std::vector<std::vector<int64_t>> order_by_segment;
-  /// vsmooth: INT8 centroids of each segment in chain order, [k][d_pad]; otherwise empty.
-  std::vector<std::vector<int8_t>> centroids_by_segment;
 
   /// Versioned little-endian blob with a checksum.
   std::vector<uint8_t> serialise() const;
@@ -91,8 +89,9 @@ struct GroupingResult {
   HeadState state;
 };
 
-/// Groups one head. `warm` (nullable) is used only when it fits: same head_dim, same valid tokens
-/// and a kind that `params` allows; otherwise the start is cold. Thread safe.
+/// Groups one head. `warm` (nullable) is used only when it fits: same head_dim, same valid tokens,
+/// a kind that `params` allows, and an order that still removes params.warm_share of what it did;
+/// otherwise the start is cold. Thread safe.
 GroupingResult group_head(const GroupingInput& input, const GroupingParams& params,
                           const HeadState* warm);
 

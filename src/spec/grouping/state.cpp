@@ -11,7 +11,7 @@ namespace vca::spec {
 namespace {
 
 constexpr uint32_t kMagic = 0x47414356;  // "VCAG"
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 uint64_t fnv1a(std::span<const uint8_t> bytes) {
   uint64_t hash = 0xcbf29ce484222325u;
@@ -76,11 +76,6 @@ std::vector<uint8_t> HeadState::serialise() const {
     w.put(order.size(), 8);
     for (const int64_t token : order) w.put(static_cast<uint64_t>(token), width);
   }
-  w.put(centroids_by_segment.size(), 8);
-  for (const auto& centroids : centroids_by_segment) {
-    w.put(centroids.size(), 8);
-    for (const int8_t value : centroids) w.put(static_cast<uint8_t>(value), 1);
-  }
   w.put(fnv1a(w.out), 8);
   return std::move(w.out);
 }
@@ -106,11 +101,6 @@ bool HeadState::deserialise(std::span<const uint8_t> blob, HeadState* out) {
   for (auto& order : state.order_by_segment) {
     order.resize(r.count(width));
     for (int64_t& token : order) token = static_cast<int64_t>(r.get(width));
-  }
-  state.centroids_by_segment.resize(r.count(8));
-  for (auto& centroids : state.centroids_by_segment) {
-    centroids.resize(r.count(1));
-    for (int8_t& value : centroids) value = static_cast<int8_t>(r.get(1));
   }
   if (!r.ok || !r.at_end()) return false;
   *out = std::move(state);

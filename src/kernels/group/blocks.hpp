@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+// Sums of the 128-row blocks of the order, their means and squared norms: what f_g, the matching
+// and the exchange start from.
+#pragma once
+
+#include "kernels/group/bits.hpp"
+
+namespace vca::kernels::group {
+
+// round(sum / 128), halves up.
+VCA_DEVICE int8_t mean_of_sum(int32_t sum) { return static_cast<int8_t>((sum + 64) >> 7); }
+
+// Which units: those whose order comes from the state (or needs none), or those that just got one.
+enum class Which : int32_t { old_orders, new_orders, all };
+
+VCA_DEVICE bool selected(Which which, Start start) {
+  return which == Which::all || (which == Which::new_orders) == (start == Start::cold);
+}
+
+struct BlockSums {
+  static constexpr int kThreads = 128;
+  static constexpr int kMinBlocks = 8;
+  static constexpr int kWarps = kThreads / 32;
+  static int64_t smem_bytes(const Params& p) { return kWarps * (p.d_pad * 4 + 16); }
+  VCA_DEVICE static void run(const Params& p, Which which, int64_t items) {
+    if (which == Which::new_orders && *p.any_cold == 0) return;
+    for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
+      const Problem x = problem_at(p, item / p.max_blocks);
+      const auto block = static_cast<int32_t>(item % p.max_blocks);
+      if (block >= x.k || !selected(which, x.start)) continue;
+      if (p.d_pad == 128)
+        sum<128>(p, x, block);
+      else
+        sum<64>(p, x, block);
+      sync_threads(kThreads);
+    }
+  }
+
+ private:
+  // kD / 4 lanes a row, four channels each: sums of unsigned bytes in two halves of a word, which
+  // hold 128 * 255.
+  template <int kD>
+  VCA_DEVICE static void sum(const Params& p, const Problem& x, int32_t block) {
+    constexpr int kLanes = kD / 4, kRowsAtOnce = 32 / kLanes;
+    auto* parts = shared_at<int32_t>(0);                            // [warp][kD]
+    auto* energies = shared_at<int32_t>(int64_t{kWarps} * kD * 4);  // [warp]
+    auto* norms = shared_at<int64_t>(int64_t{kWarps} * kD * 4 + 16);
+    const int n = x.n - block * kRows < kRows ? x.n - block * kRows : kRows;
+    const int32_t* order = p.order + (x.block0 + block) * kRows;
+    const int8_t* values = p.values + (x.row0 - x.rank0) * kD;
+    const int word = lane() % kLanes;
+    uint32_t even = 0, odd = 0;
+    int32_t energy = 0, rows = 0;
+    VCA_UNROLL_8
+    for (int i = warp() * kRowsAtOnce + lane() / kLanes; i < n; i += kWarps * kRowsAtOnce) {
+      const uint32_t bytes =
+          *reinterpret_cast<const uint32_t*>(values + int64_t{order[i]} * kD + word * 4);
+      energy = ptx::dp4a(bytes, bytes, energy);
+      const uint32_t shifted = bytes ^ 0x80808080u;  // + 128
+      even += shifted & 0x00FF00FFu;
+      odd += shifted >> 8 & 0x00FF00FFu;
+      ++rows;
+    }
+    int32_t channel[4] = {
+        static_cast<int32_t>(even & 0xFFFFu) - 128 * rows,
+        static_cast<int32_t>(odd & 0xFFFFu) - 128 * rows,
+        static_cast<int32_t>(even >> 16) - 128 * rows,
+        static_cast<int32_t>(odd >> 16) - 128 * rows,
+    };
+    if constexpr (kRowsAtOnce == 2)
+      for (int32_t& c : channel) c += ptx::shfl_sync_bfly(c, 16);
+    energy = ptx::redux_sync_add(energy);
+    if (lane() < kLanes)
+      for (int c = 0; c < 4; ++c) parts[warp() * kD + word * 4 + c] = channel[c];
+    if (lane() == 0) energies[warp()] = energy;
+    sync_threads(kThreads);
+    int64_t square = 0;
+    if (thread() < kD) {
+      int32_t all = 0;
+      for (int w = 0; w < kWarps; ++w) all += parts[w * kD + thread()];
+      const int64_t at = (x.block0 + block) * kD + thread();
+      p.sums[at] = all;
+      p.means[at] = mean_of_sum(all);
+      square = int64_t{all} * all;
+    }
+    square = warp_sum(square);
+    if (lane() == 0) norms[warp()] = square;
+    sync_threads(kThreads);
+    if (thread() == 0) {
+      int64_t norm = 0;
+      int32_t total = 0;
+      for (int w = 0; w < kWarps; ++w) {
+        norm += norms[w];
+        total += energies[w];
+      }
+      p.norm2[x.block0 + block] = norm;
+      p.energy[x.block0 + block] = total;
+    }
+  }
+};
+
+// f_g of a unit: all threads of a block of kThreads get it.
+template <int kThreads>
+VCA_DEVICE double removed_energy(const Params& p, int64_t unit, unsigned char* scratch) {
+  auto* sums = reinterpret_cast<int64_t*>(scratch);  // [2][warp]
+  constexpr int kWarps = kThreads / 32;
+  const int64_t sub = unit / p.h_kv, head = unit % p.h_kv;
+  const prep::SubExtra& extra = p.extra[sub];
+  const int64_t block0 = rows_of(p, sub, head) / kRows;
+  int64_t full = 0, energy = 0;
+  for (int64_t s = 0; s < extra.n_segments; ++s) {
+    const prep::SegmentState state = p.segment_state[extra.state_base + s];
+    for (int64_t b = thread(); b < ceil_div(state.count, kRows); b += kThreads) {
+      const int64_t at = block0 + state.block0 + b;
+      energy += p.energy[at];
+      if (b < state.count / kRows) full += p.norm2[at];
+    }
+  }
+  full = warp_sum(full);
+  energy = warp_sum(energy);
+  if (lane() == 0) {
+    sums[warp()] = full;
+    sums[kWarps + warp()] = energy;
+  }
+  sync_threads(kThreads);
+  full = energy = 0;
+  for (int w = 0; w < kWarps; ++w) {
+    full += sums[w];
+    energy += sums[kWarps + w];
+  }
+  sync_threads(kThreads);
+  if (energy == 0) return 0.0;
+  double tails = 0.0;
+  for (int64_t s = 0; s < extra.n_segments; ++s) {
+    const prep::SegmentState state = p.segment_state[extra.state_base + s];
+    const int32_t n = state.count % kRows;
+    if (n == 0) continue;
+    const int64_t norm = p.norm2[block0 + state.block0 + state.count / kRows];
+    tails = prep::add_f64(tails, divide(static_cast<double>(norm), static_cast<double>(n)));
+  }
+  return divide(prep::add_f64(divide(static_cast<double>(full), kRows), tails),
+                static_cast<double>(energy));
+}
+
+}  // namespace vca::kernels::group

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the grouping kernels are given, and how a flat index becomes a piece of work.
+//
+//   unit       (sub-problem, kv head); carries a group state
+//   problem    (segment of a sub-problem, kv head); what is grouped
+//   row        a token of a unit: rows + rank, rank among the unit's valid tokens. The
+//   specification
+//              calls ranks "local token numbers". Rows of a unit start at 128 times its first kv
+//              block, so rows and places of the gathered order number alike.
+//   block      kv block: 128 places of the gathered order
+//   vector     centroid or block mean c of a problem lies at block index blocks + c
+#pragma once
+
+#include <cstdint>
+
+#include "core/policy.hpp"
+#include "kernels/common/params.hpp"
+#include "kernels/prep/params.hpp"
+#include "ptx/ptx.hpp"
+#include "spec/grouping/grouping.hpp"
+
+namespace vca::kernels::group {
+
+using prep::ceil_div;
+using prep::min_i64;
+
+inline constexpr int kRows = 128;
+inline constexpr int kHistogramRows = 2048;  // rows of one histogram
+inline constexpr int kPairMemory = 6;        // GroupingParams::pair_memory
+
+// A segment of a sub-problem, from shapes only.
+struct Entry {
+  int64_t sub;
+  int64_t state;          // in segment_state
+  int64_t capacity;       // blocks
+  int64_t labels;         // buckets a counting sort may need
+  int64_t matrix;         // distances of kv head 0, then heads in `matrix_stride`
+  int64_t matrix_stride;  // pitch^2
+  int64_t histogram;      // of kv head 0
+  int64_t histogram_stride;
+  int64_t pitch;  // of a row of distances: capacity rounded up to 8
+  // Cubes: the segment's first token, and the grid; 0: not a grid of cubes.
+  int64_t begin, grid_h, grid_w;
+};
+
+enum class Start : int32_t { cold, warm, keep, identity };
+
+// What a unit is about to do and what is known about it.
+struct Unit {
+  Start start;
+  int32_t used;  // spec::Grouping
+  float power, inverse;
+  double f;
+};
+
+struct UnitState {
+  int64_t last_call_step;
+  int64_t step;  // of the last grouping
+  double f_at_grouping, f_last;
+  uint64_t fingerprint;  // of the valid tokens
+  int32_t has_order;
+  int32_t used;
+};
+// State: StateHeader | UnitState[units] | int32 ranks[places], each part 256-byte aligned.
+struct StateHeader {
+  uint64_t magic;
+  uint64_t problem;  // hash of what the state depends on
+  int64_t units, bytes;
+};
+inline constexpr uint64_t kStateMagic = 0x3144534741434156u;  // "VACAGSD1"
+
+struct Params {
+  prep::Tensor v;
+  int32_t h_kv, d, d_pad, n_subs;
+  int64_t n_units, n_problems;
+  int64_t max_blocks;  // of a problem
+  int64_t max_unit_blocks;
+  int64_t max_labels;
+
+  const SubInfo* subs;
+  const prep::SubExtra* extra;
+  const prep::SegmentState* segment_state;
+  const int32_t* n_valid;  // [sub]
+  const int32_t* tokens;   // [chunk][128] by rank
+  const Entry* entries;
+
+  spec::Grouping kind;
+  int32_t iterations, sample_min, sample_divisor;
+  int32_t cold_passes, warm_passes, rounds, inner;
+  int32_t sigma_rows;
+  double warm_share;
+
+  // Group state; null: every call starts cold.
+  StateHeader* state;
+  UnitState* unit_state;
+  int32_t* state_order;
+  uint64_t state_hash;
+  core::Policy policy;
+  const int32_t* step;
+  bool fixed_tokens;  // neither lengths nor masks: the valid tokens cannot change
+
+  Unit* units;
+  int32_t* any_cold;      // whether a unit starts cold: most kernels end at once where none does
+  uint64_t* fingerprint;  // [sub]
+  int8_t* values;         // [row][d_pad]
+  int32_t* order;         // [place] rank
+  int32_t* labels;        // [row]
+  int8_t* centroids;      // [block][d_pad]
+  int32_t* bucket;        // [block] place of centroid c in the chain
+  int32_t* histogram;
+  int32_t* distances;
+  int32_t* sums;     // [block][d_pad]
+  int8_t* means;     // [block][d_pad]
+  int64_t* norm2;    // [block] of the sum
+  int32_t* energy;   // [block] sum of squares
+  int32_t* tried;    // [block][kPairMemory]
+  int32_t* pairs;    // [block] a, b, a, b, ...
+  int32_t* n_pairs;  // [problem]
+
+  int32_t* out_order;  // [place] token
+  uint8_t* regrouped;  // [batch][kv head] or null
+};
+
+struct Problem {
+  int64_t index, unit, sub, head;
+  int64_t row0;    // row of its first token
+  int64_t block0;  // its first block
+  int32_t rank0;   // rank of its first token
+  int32_t n, k, full;
+  int64_t pitch;
+  Start start;
+};
+
+VCA_DEVICE int64_t rows_of(const Params& p, int64_t sub, int64_t head) {
+  return (p.subs[sub].kv_block_base + head * p.subs[sub].kv_block_stride) * kRows;
+}
+
+VCA_DEVICE Problem problem_at(const Params& p, int64_t index) {
+  const Entry& e = p.entries[index / p.h_kv];
+  Problem out;
+  out.index = index;
+  out.sub = e.sub;
+  out.head = index % p.h_kv;
+  out.unit = e.sub * p.h_kv + out.head;
+  const prep::SegmentState s = p.segment_state[e.state];
+  const int64_t rows = rows_of(p, out.sub, out.head);
+  out.row0 = rows + s.rank0;
+  out.block0 = rows / kRows + s.block0;
+  out.rank0 = s.rank0;
+  out.n = s.count;
+  out.k = static_cast<int32_t>(ceil_div(s.count, kRows));
+  out.full = s.count / kRows;
+  out.pitch = e.pitch;
+  out.start = p.units[out.unit].start;
+  return out;
+}
+VCA_DEVICE int32_t* matrix_of(const Params& p, const Problem& x) {
+  const Entry& e = p.entries[x.index / p.h_kv];
+  return p.distances + e.matrix + x.head * e.matrix_stride;
+}
+VCA_DEVICE int32_t* histogram_of(const Params& p, const Problem& x) {
+  const Entry& e = p.entries[x.index / p.h_kv];
+  return p.histogram + e.histogram + x.head * e.histogram_stride;
+}
+
+// Which problems form a new order by assignment to centroids.
+VCA_DEVICE bool clusters(const Params& p, const Problem& x) {
+  return x.start == Start::cold && x.n > kRows &&
+         (p.kind == spec::Grouping::vsmooth || p.kind == spec::Grouping::kmeans);
+}
+VCA_DEVICE int32_t sample_size(const Params& p, const Problem& x) {
+  if (p.kind == spec::Grouping::kmeans) return x.n;
+  const int64_t part = ceil_div(x.n, p.sample_divisor);
+  return static_cast<int32_t>(min_i64(x.n, part > p.sample_min ? part : p.sample_min));
+}
+// No problem has a larger sample.
+constexpr int64_t max_sample(const Params& p, int64_t rows) {
+  if (p.kind == spec::Grouping::kmeans) return rows;
+  const int64_t part = ceil_div(rows, p.sample_divisor);
+  const int64_t size = part > p.sample_min ? part : p.sample_min;
+  return size < rows ? size : rows;
+}
+// Row i of a strided sample of m out of n.
+VCA_DEVICE int64_t sample_row(int64_t i, int64_t n, int64_t m) { return m == n ? i : i * n / m; }
+// Whether pass number `pass` runs for the problem.
+VCA_DEVICE bool exchanges(const Params& p, const Problem& x, int32_t pass) {
+  if (x.full < 2) return false;
+  if (x.start == Start::cold) return pass < p.cold_passes;
+  return x.start == Start::warm && pass < p.warm_passes;
+}
+
+}  // namespace vca::kernels::group

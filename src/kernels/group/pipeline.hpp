@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// The grouping kernels in their order. A launcher runs them: on a stream (launch.cu) or on the
+// emulator (tests/kernels).
+#pragma once
+
+#include "kernels/group/blocks.hpp"
+#include "kernels/group/clusters.hpp"
+#include "kernels/group/distances.hpp"
+#include "kernels/group/exchange.hpp"
+#include "kernels/group/sort.hpp"
+#include "kernels/group/state.hpp"
+#include "kernels/group/tokens.hpp"
+#include "kernels/group/workspace.hpp"
+
+namespace vca::kernels::group {
+
+// How many CTAs an item list is dealt to: one each, or as many as are resident.
+enum class Grid { item_each, resident };
+
+template <int kD, class Launcher>
+void form_clusters(const Params& p, Launcher& launcher) {
+  const int64_t slices = p.n_problems * (p.d_pad / Update::kChannels);
+  const bool kmeans = p.kind == spec::Grouping::kmeans;
+  launcher.template launch<StartCentroids>(
+      Grid::item_each, p, p.n_problems * ceil_div(p.max_blocks, StartCentroids::kCentroids));
+  for (int32_t i = 0; i < p.iterations; ++i) {
+    launcher.template launch<Assign<kD, true>>(Grid::resident, p,
+                                               p.n_problems * Assign<kD, true>::tiles(p));
+    if (!kmeans || i + 1 < p.iterations)
+      launcher.template launch<Update>(Grid::item_each, p, slices);
+  }
+  if (kmeans) return;
+  launcher.template launch<Distances<kD>>(Grid::item_each, p,
+                                          p.n_problems * Distances<kD>::tiles(p), kCentroids);
+  launcher.template launch<Chain<kD>>(Grid::item_each, p, p.n_problems);
+  launcher.template launch<Assign<kD, false>>(Grid::resident, p,
+                                              p.n_problems * Assign<kD, false>::tiles(p));
+}
+
+template <int kD, class Launcher>
+void form_orders(const Params& p, Launcher& launcher) {
+  const int64_t blocks = p.n_problems * p.max_blocks;
+  const int64_t histograms = p.n_problems * Histogram::tiles(p);
+  const bool vsmooth = p.kind == spec::Grouping::vsmooth;
+  if (vsmooth || p.kind == spec::Grouping::kmeans) form_clusters<kD>(p, launcher);
+  if (p.kind != spec::Grouping::identity) {
+    launcher.template launch<Histogram>(Grid::item_each, p, histograms);
+    launcher.template launch<HistogramSums>(Grid::item_each, p, p.n_problems);
+    launcher.template launch<Scatter>(Grid::item_each, p, histograms);
+  }
+  launcher.template launch<BlockSums>(Grid::item_each, p, blocks, Which::new_orders);
+  // Without a state, every unit starts cold.
+  const int32_t passes =
+      p.state == nullptr || p.cold_passes > p.warm_passes ? p.cold_passes : p.warm_passes;
+  for (int32_t pass = 0; pass < passes; ++pass) {
+    launcher.template launch<Distances<kD>>(Grid::item_each, p,
+                                            p.n_problems * Distances<kD>::tiles(p), pass);
+    launcher.template launch<Match>(Grid::item_each, p, p.n_problems, pass);
+    launcher.template launch<Exchange<kD>>(Grid::item_each, p, p.n_problems * (p.max_blocks / 2),
+                                           pass);
+  }
+}
+
+// From the tokens' ranks to p.out_order and the state.
+template <class Launcher>
+void run_passes(const Request& request, const Layout& layout, const prep::Params& from,
+                void* scratch, Launcher& launcher) {
+  const Params p = device_params(request, layout, from, scratch);
+  if (layout.n_problems == 0 || layout.max_blocks == 0) return;
+  launcher.upload(static_cast<uint8_t*>(scratch) + layout.table, table_image(layout));
+  launcher.template launch<Sigma>(Grid::item_each, p, p.n_units);
+  launcher.template launch<Tokens>(Grid::item_each, p, p.n_units * p.max_unit_blocks);
+  if (p.state != nullptr && !p.fixed_tokens)
+    launcher.template launch<Fingerprint>(Grid::item_each, p, int64_t{p.n_subs});
+  launcher.template launch<Decide>(Grid::item_each, p, 1);
+  launcher.template launch<LoadOrder>(Grid::item_each, p,
+                                      p.n_problems * ceil_div(p.max_blocks, LoadOrder::kBlocks));
+  if (p.state != nullptr) {
+    launcher.template launch<BlockSums>(Grid::item_each, p, p.n_problems * p.max_blocks,
+                                        Which::old_orders);
+    launcher.template launch<Judge>(Grid::item_each, p, p.n_units);
+  }
+  if (p.d_pad == 128)
+    form_orders<128>(p, launcher);
+  else
+    form_orders<64>(p, launcher);
+  launcher.template launch<StoreOrder>(Grid::item_each, p,
+                                       p.n_problems * ceil_div(p.max_blocks, StoreOrder::kWarps));
+  launcher.template launch<StoreUnit>(Grid::item_each, p, p.n_units);
+}
+
+}  // namespace vca::kernels::group

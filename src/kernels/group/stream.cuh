@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// The grouping kernels on a stream. Included by CUDA sources only.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/group/pipeline.hpp"
+
+namespace vca::kernels::group {
+
+template <class Kernel, class... Args>
+__global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
+    run_kernel(const __grid_constant__ Params params, int64_t items, Args... args) {
+  Kernel::run(params, args..., items);
+}
+
+// A piece of host memory as a kernel argument.
+struct Piece {
+  static constexpr int kWords = 4000;
+  uint32_t word[kWords];
+};
+static __global__ void __launch_bounds__(256)
+    store_words(const __grid_constant__ Piece piece, uint32_t* to, int words) {
+  for (int i = thread(); i < words; i += 256) to[i] = piece.word[i];
+}
+
+class StreamLauncher {
+ public:
+  explicit StreamLauncher(cudaStream_t stream) : stream_(stream) {
+    int device = 0;
+    status_ = cudaGetDevice(&device);
+    if (status_ == cudaSuccess)
+      status_ = cudaDeviceGetAttribute(&processors_, cudaDevAttrMultiProcessorCount, device);
+  }
+  cudaError_t status() const { return status_; }
+
+  void upload(void* to, const std::vector<uint8_t>& bytes) {
+    auto* at = static_cast<uint32_t*>(to);
+    const size_t words = bytes.size() / 4;
+    for (size_t first = 0; first < words && status_ == cudaSuccess; first += Piece::kWords) {
+      Piece piece;
+      const size_t n = std::min<size_t>(words - first, Piece::kWords);
+      std::memcpy(piece.word, bytes.data() + first * 4, n * 4);
+      store_words<<<1, 256, 0, stream_>>>(piece, at + first, static_cast<int>(n));
+      status_ = cudaGetLastError();
+    }
+  }
+
+  template <class Kernel, class... Args>
+  void launch(Grid grid, const Params& params, int64_t items, Args... args) {
+    if (status_ != cudaSuccess || items == 0) return;
+    const auto shared = static_cast<int>(Kernel::smem_bytes(params));
+    auto* const kernel = run_kernel<Kernel, Args...>;
+    if (shared > 48 * 1024) {
+      status_ = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
+      if (status_ != cudaSuccess) return;
+    }
+    const int64_t most =
+        grid == Grid::resident ? int64_t{processors_} * Kernel::kMinBlocks : 0x7FFFFFFF;
+    kernel<<<static_cast<unsigned>(std::min(items, most)), Kernel::kThreads, shared, stream_>>>(
+        params, items, args...);
+    status_ = cudaGetLastError();
+  }
+
+ private:
+  cudaStream_t stream_;
+  cudaError_t status_ = cudaSuccess;
+  int processors_ = 1;
+};
+
+}  // namespace vca::kernels::group

@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grouping seen from the host: what is asked for, and where everything lies in the scratch memory
+// and in the caller's group state. Sizes depend on shapes and segments only; the formulas are
+// tables in README.md.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "kernels/group/params.hpp"
+
+namespace vca::kernels::group {
+
+// What to form, and the caller's state. Pointers are the device's.
+struct Request {
+  spec::Grouping kind = spec::Grouping::identity;
+  std::array<int64_t, 3> grid{0, 0, 0};  // of video segments, for cubes
+  std::vector<bool> video;               // by segment
+  void* state = nullptr;                 // 256-byte aligned
+  uint64_t state_hash = 0;
+  core::Policy policy;
+  const int32_t* step = nullptr;
+  uint8_t* regrouped = nullptr;  // [batch][kv head], cleared by the caller
+
+  // Token order every time needs no pass.
+  bool active() const { return kind != spec::Grouping::identity || state != nullptr; }
+};
+
+// Groupings with kernels; `automatic` is vsmooth.
+inline bool supports(spec::Grouping kind) {
+  return kind == spec::Grouping::identity || kind == spec::Grouping::cubes ||
+         kind == spec::Grouping::kmeans || kind == spec::Grouping::vsmooth ||
+         kind == spec::Grouping::automatic;
+}
+
+// What the layout needs to know of a call.
+struct Shape {
+  const std::vector<SubInfo>& subs;
+  const std::vector<prep::SubExtra>& extra;
+  const std::vector<prep::Segment>& segments;
+  int64_t h_kv;
+  int d_pad;
+};
+
+inline constexpr int64_t kAlign_bytes = 256;
+// Counters of a counting sort, for each of 8 warps, must fit shared memory.
+inline constexpr int64_t kMaxLabels = 7000;
+
+inline int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlign_bytes) * kAlign_bytes; }
+
+struct StateLayout {
+  int64_t units, order, bytes;
+  StateLayout(int64_t n_units, int64_t places)
+      : units(kAlign_bytes),
+        order(units + aligned(n_units * static_cast<int64_t>(sizeof(UnitState)))),
+        bytes(order + aligned(places * 4)) {}
+};
+
+struct Layout {
+  Layout(const Request& request, const Shape& shape);
+
+  std::vector<Entry> entries;
+  int64_t n_units = 0, n_problems = 0, places = 0;
+  int64_t max_blocks = 0, max_unit_blocks = 0, max_labels = 1;
+  int64_t table, units, any_cold, fingerprint, values, order, labels, centroids, bucket, histogram,
+      distances, sums, means, norm2, energy, tried, pairs, n_pairs, out_order;
+  int64_t bytes = 0;
+
+ private:
+  int64_t take(int64_t size_bytes) {
+    const int64_t at = bytes;
+    bytes += aligned(size_bytes);
+    return at;
+  }
+};
+
+inline Layout::Layout(const Request& request, const Shape& shape) {
+  const int64_t h = shape.h_kv;
+  int64_t blocks = 0, matrix = 0, histograms = 0;
+  for (size_t i = 0; i < shape.subs.size(); ++i) {
+    const prep::SubExtra& extra = shape.extra[i];
+    blocks += extra.capacity * h;
+    max_unit_blocks = std::max(max_unit_blocks, extra.capacity);
+    for (int64_t s = 0; s < extra.n_segments; ++s) {
+      const auto index = static_cast<size_t>(extra.first_segment + s);
+      const prep::Segment& segment = shape.segments[index];
+      Entry e{};
+      e.sub = static_cast<int64_t>(i);
+      e.state = extra.state_base + s;
+      e.capacity = ceil_div(segment.len, kRows);
+      e.labels = e.capacity;
+      e.begin = segment.begin;
+      const auto& g = request.grid;
+      const bool cubes = request.kind == spec::Grouping::cubes && request.video[index] &&
+                         g[0] * g[1] * g[2] == segment.len && segment.len > 0;
+      if (cubes) {
+        e.grid_h = g[1];
+        e.grid_w = g[2];
+        e.labels = ceil_div(g[0], 4) * ceil_div(g[1], 4) * ceil_div(g[2], 8);
+      }
+      const bool clusters = request.kind == spec::Grouping::vsmooth;
+      e.pitch = ceil_div(e.capacity, 8) * 8;
+      e.matrix = matrix;
+      e.matrix_stride = clusters ? e.pitch * e.pitch : 0;
+      matrix += e.matrix_stride * h;
+      e.histogram = histograms;
+      e.histogram_stride = request.kind == spec::Grouping::identity ||
+                                   (request.kind == spec::Grouping::cubes && !cubes)
+                               ? 0
+                               : ceil_div(e.capacity * kRows, kHistogramRows) * e.labels;
+      histograms += e.histogram_stride * h;
+      max_blocks = std::max(max_blocks, e.capacity);
+      if (e.histogram_stride > 0) max_labels = std::max(max_labels, e.labels);
+      entries.push_back(e);
+    }
+  }
+  n_units = static_cast<int64_t>(shape.subs.size()) * h;
+  n_problems = static_cast<int64_t>(entries.size()) * h;
+  places = blocks * kRows;
+  const int64_t d = shape.d_pad;
+  table = take(static_cast<int64_t>(entries.size() * sizeof(Entry)));
+  units = take(n_units * static_cast<int64_t>(sizeof(Unit)));
+  any_cold = take(4);
+  fingerprint = take(static_cast<int64_t>(shape.subs.size()) * 8);
+  values = take(places * d);
+  order = take(places * 4);
+  labels = take(places * 4);
+  out_order = take(places * 4);
+  centroids = take(blocks * d);
+  bucket = take(blocks * 4);
+  histogram = take(histograms * 4);
+  distances = take(matrix * 4);
+  sums = take(blocks * d * 4);
+  means = take(blocks * d);
+  norm2 = take(blocks * 8);
+  energy = take(blocks * 4);
+  tried = take(blocks * kPairMemory * 4);
+  pairs = take(blocks * 4);
+  n_pairs = take(n_problems * 4);
+}
+
+inline std::vector<uint8_t> table_image(const Layout& layout) {
+  static_assert(sizeof(Entry) % 4 == 0);
+  const auto* first = reinterpret_cast<const uint8_t*>(layout.entries.data());
+  return {first, first + layout.entries.size() * sizeof(Entry)};
+}
+
+// What the kernels are given. `from` is what preprocessing knows after it has counted the tokens.
+inline Params device_params(const Request& request, const Layout& layout, const prep::Params& from,
+                            void* scratch) {
+  auto* base = static_cast<uint8_t*>(scratch);
+  const auto ints = [base](int64_t at) { return reinterpret_cast<int32_t*>(base + at); };
+  const auto bytes = [base](int64_t at) { return reinterpret_cast<int8_t*>(base + at); };
+  const spec::GroupingParams constants;
+  Params p{};
+  p.v = from.v;
+  p.h_kv = from.h_kv;
+  p.d = from.d;
+  p.d_pad = from.d_pad;
+  p.n_subs = from.n_subs;
+  p.n_units = layout.n_units;
+  p.n_problems = layout.n_problems;
+  p.max_blocks = layout.max_blocks;
+  p.max_unit_blocks = layout.max_unit_blocks;
+  p.max_labels = layout.max_labels;
+  p.subs = from.subs;
+  p.extra = from.extra;
+  p.segment_state = from.segment_state;
+  p.n_valid = from.n_valid;
+  p.tokens = from.tokens;
+  p.entries = reinterpret_cast<const Entry*>(base + layout.table);
+  p.kind = request.kind;
+  const bool kmeans = p.kind == spec::Grouping::kmeans;
+  const bool vsmooth = p.kind == spec::Grouping::vsmooth;
+  p.iterations = kmeans ? constants.kmeans_iterations : constants.vsmooth_iterations;
+  p.sample_min = constants.vsmooth_sample_min;
+  p.sample_divisor = constants.vsmooth_sample_divisor;
+  p.cold_passes = vsmooth ? constants.pair_passes : 0;
+  p.warm_passes = vsmooth ? constants.warm_pair_passes : 0;
+  p.rounds = constants.pair_rounds;
+  p.inner = constants.pair_inner;
+  p.sigma_rows = constants.sigma_sample_rows;
+  p.warm_share = constants.warm_share;
+  if (request.state != nullptr) {
+    const StateLayout state(layout.n_units, layout.places);
+    auto* at = static_cast<uint8_t*>(request.state);
+    p.state = reinterpret_cast<StateHeader*>(at);
+    p.unit_state = reinterpret_cast<UnitState*>(at + state.units);
+    p.state_order = reinterpret_cast<int32_t*>(at + state.order);
+    p.state_hash = request.state_hash;
+    p.policy = request.policy;
+    p.step = request.step;
+  }
+  p.fixed_tokens = from.kv_lens == nullptr && from.key_mask == nullptr;
+  p.units = reinterpret_cast<Unit*>(base + layout.units);
+  p.any_cold = ints(layout.any_cold);
+  p.fingerprint = reinterpret_cast<uint64_t*>(base + layout.fingerprint);
+  p.values = bytes(layout.values);
+  p.order = ints(layout.order);
+  p.labels = ints(layout.labels);
+  p.centroids = bytes(layout.centroids);
+  p.bucket = ints(layout.bucket);
+  p.histogram = ints(layout.histogram);
+  p.distances = ints(layout.distances);
+  p.sums = ints(layout.sums);
+  p.means = bytes(layout.means);
+  p.norm2 = reinterpret_cast<int64_t*>(base + layout.norm2);
+  p.energy = ints(layout.energy);
+  p.tried = ints(layout.tried);
+  p.pairs = ints(layout.pairs);
+  p.n_pairs = ints(layout.n_pairs);
+  p.out_order = ints(layout.out_order);
+  p.regrouped = request.regrouped;
+  return p;
+}
+
+}  // namespace vca::kernels::group

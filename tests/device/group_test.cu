@@ -1,0 +1,430 @@
+// SPDX-License-Identifier: Apache-2.0
+// Grouping on a GPU: permutations and f_g equal to the specification's, over the steps of a policy,
+// in graphs, a hundred times the same; then the time of every kernel at the 720p shape.
+//   group_test [--time-only | --test-only]
+#include <cxxabi.h>
+
+#include <chrono>
+#include <cstdio>
+#include <map>
+#include <typeinfo>
+
+#include "accuracy/calibrated.hpp"
+#include "kernels/group/launch.hpp"
+#include "kernels/group/stream.cuh"
+#include "kernels/group_problem.hpp"
+#include "spec/grouping/kmeans.hpp"
+
+namespace vca {
+namespace {
+
+using namespace kernels;
+using tests::GroupCase;
+using tests::GroupProblem;
+
+#define CHECK(call)                                                   \
+  do {                                                                \
+    const cudaError_t status_ = (call);                               \
+    if (status_ != cudaSuccess) {                                     \
+      std::printf("FAILED %s:%d %s: %s\n", __FILE__, __LINE__, #call, \
+                  cudaGetErrorString(status_));                       \
+      std::exit(1);                                                   \
+    }                                                                 \
+  } while (0)
+
+int failures = 0;
+void expect(bool ok, const std::string& what) {
+  if (ok) return;
+  ++failures;
+  std::printf("FAILED %s\n", what.c_str());
+}
+
+class DeviceBytes {
+ public:
+  explicit DeviceBytes(size_t n) : size_(n) { CHECK(cudaMalloc(&data_, n + 1)); }
+  ~DeviceBytes() { cudaFree(data_); }
+  DeviceBytes(const DeviceBytes&) = delete;
+  DeviceBytes& operator=(const DeviceBytes&) = delete;
+  void* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  void* data_ = nullptr;
+  size_t size_;
+};
+template <class T>
+std::unique_ptr<DeviceBytes> to_device(const std::vector<T>& from) {
+  auto out = std::make_unique<DeviceBytes>(from.size() * sizeof(T));
+  CHECK(cudaMemcpy(out->data(), from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice));
+  return out;
+}
+template <class T>
+std::vector<T> to_host(const T* from, size_t n) {
+  std::vector<T> out(n);
+  CHECK(cudaMemcpy(out.data(), from, n * sizeof(T), cudaMemcpyDeviceToHost));
+  return out;
+}
+
+// A problem's arrays on the device, with scratch memory and a state.
+struct OnDevice {
+  std::unique_ptr<DeviceBytes> values, valid, subs, extra, segments, n_valid, tokens, scratch,
+      state, step;
+  prep::Params from;
+  group::Request request;
+  group::Layout layout;
+
+  OnDevice(const GroupProblem& p, bool with_state, const core::Policy& policy = {})
+      : values(to_device(p.bytes)),
+        valid(to_device(p.valid)),
+        subs(to_device(p.subs)),
+        extra(to_device(p.extra)),
+        segments(to_device(p.segment_state)),
+        n_valid(to_device(p.n_valid)),
+        tokens(to_device(p.tokens)),
+        from(p.params()),
+        request(p.request()),
+        layout(request, p.layout_shape()) {
+    from.v.data = values->data();
+    if (from.key_mask != nullptr) from.key_mask = static_cast<const uint8_t*>(valid->data());
+    from.subs = static_cast<SubInfo*>(subs->data());
+    from.extra = static_cast<const prep::SubExtra*>(extra->data());
+    from.segment_state = static_cast<prep::SegmentState*>(segments->data());
+    from.n_valid = static_cast<int32_t*>(n_valid->data());
+    from.tokens = static_cast<int32_t*>(tokens->data());
+    scratch = std::make_unique<DeviceBytes>(static_cast<size_t>(layout.bytes));
+    CHECK(cudaMemset(scratch->data(), 0xA5, scratch->size()));
+    if (!with_state) return;
+    const group::StateLayout s(layout.n_units, layout.places);
+    state = std::make_unique<DeviceBytes>(static_cast<size_t>(s.bytes));
+    step = std::make_unique<DeviceBytes>(4);
+    request.state = state->data();
+    request.state_hash = 77;
+    request.policy = policy;
+    request.step = static_cast<const int32_t*>(step->data());
+    CHECK(group::init_state(state->data(), 77, layout.n_units, layout.places, nullptr));
+  }
+  void set_step(int32_t x) { CHECK(cudaMemcpy(step->data(), &x, 4, cudaMemcpyHostToDevice)); }
+  void set_values(const GroupProblem& p) {
+    CHECK(cudaMemcpy(values->data(), p.bytes.data(), p.bytes.size(), cudaMemcpyHostToDevice));
+  }
+  void run(cudaStream_t stream = nullptr) {
+    CHECK(group::form_order(request, layout, from, scratch->data(), stream));
+  }
+  group::Params params() const {
+    return group::device_params(request, layout, from, scratch->data());
+  }
+  std::vector<int32_t> order() const {
+    return to_host(params().out_order, static_cast<size_t>(layout.places));
+  }
+  std::vector<group::Unit> units() const {
+    return to_host(params().units, static_cast<size_t>(layout.n_units));
+  }
+};
+
+void test_cases() {
+  for (const GroupCase& c : tests::group_cases()) {
+    GroupProblem problem(c);
+    OnDevice device(problem, false);
+    device.run();
+    CHECK(cudaDeviceSynchronize());
+    const auto order = device.order();
+    const auto units = device.units();
+    spec::GroupingParams params;
+    params.kind = c.kind;
+    for (size_t u = 0; u < units.size(); ++u) {
+      const size_t sub = u / static_cast<size_t>(c.h);
+      const auto head = static_cast<int64_t>(u) % c.h;
+      const auto expected = spec::group_head(problem.input(sub, head), params, nullptr);
+      const std::string wrong =
+          tests::compare_order(problem, sub, head, expected.order_by_segment, order.data());
+      expect(wrong.empty(), std::string(c.name) + ": " + wrong);
+      expect(units[u].f == expected.f_g, std::string(c.name) + ": f_g");
+    }
+  }
+  std::printf("cases: %zu run, %d failures\n", tests::group_cases().size(), failures);
+}
+
+void test_policies() {
+  for (const int32_t steps : {1, 4, 16, 40}) {
+    for (const int32_t after : {VCA_AFTER_REFRESH_ON_DECAY, VCA_AFTER_REUSE, VCA_AFTER_IDENTITY}) {
+      GroupProblem problem({.name = "policy", .lens = {700, 200}, .h = 2, .d = 64});
+      core::Policy policy;
+      policy.steps = steps;
+      policy.window = core::default_window(steps);
+      policy.after = after;
+      OnDevice device(problem, true, policy);
+      tests::PolicyReference reference(problem, policy);
+      for (int32_t step = 0; step < std::min(steps, 16); ++step) {
+        // Noise that grows makes an order decay.
+        problem.set_values(static_cast<uint64_t>(step), 0.3 + 0.1 * step);
+        device.set_values(problem);
+        device.set_step(step);
+        reference.run(step);
+        device.run();
+        CHECK(cudaDeviceSynchronize());
+        const auto order = device.order();
+        const auto units = device.units();
+        for (size_t u = 0; u < units.size(); ++u) {
+          const std::string wrong = tests::compare_order(
+              problem, u / 2, static_cast<int64_t>(u % 2), reference.unit(u).order, order.data());
+          const std::string name = std::to_string(steps) + " steps, after " +
+                                   std::to_string(after) + ", step " + std::to_string(step) + ": ";
+          expect(wrong.empty(), name + wrong);
+          expect(units[u].f == reference.unit(u).f, name + "f_g");
+        }
+      }
+    }
+  }
+  std::printf("policies: %d failures\n", failures);
+}
+
+// Where cold k-means on the device leaves the specification, step by step.
+template <int kD>
+void diagnose() {
+  GroupProblem problem(
+      {.name = "diagnose", .kind = spec::Grouping::kmeans, .lens = {1300}, .h = 2, .d = kD});
+  OnDevice device(problem, false);
+  device.run();
+  group::Params p = device.params();
+  group::StreamLauncher launcher(nullptr);
+  p.iterations = 2;
+  group::form_clusters<kD>(p, launcher);
+  CHECK(cudaDeviceSynchronize());
+  const auto values = to_host(p.values, static_cast<size_t>(device.layout.places) * kD);
+  const auto labels = to_host(p.labels, static_cast<size_t>(device.layout.places));
+  const auto centroids = to_host(p.centroids, static_cast<size_t>(device.layout.places) / 128 * kD);
+  for (size_t h = 0; h < 2; ++h) {
+    const auto tokens =
+        spec::grouping::quantise_tokens(problem.input(0, static_cast<int64_t>(h)), {});
+    std::vector<int32_t> rows(1300);
+    for (int32_t i = 0; i < 1300; ++i) rows[static_cast<size_t>(i)] = i;
+    const auto expected = spec::grouping::lloyd(tokens, rows, 11, 1, nullptr);
+    spec::grouping::Centroids got{kD, {}};
+    int wrong_values = 0, wrong_centroids = 0, wrong_labels = 0;
+    for (size_t i = 0; i < 1300 * kD; ++i)
+      wrong_values += values[h * 11 * 128 * kD + i] != tokens.values[i] ? 1 : 0;
+    for (size_t i = 0; i < 11 * kD; ++i) {
+      got.values.push_back(centroids[h * 11 * kD + i]);
+      if (got.values.back() == expected.values[i]) continue;
+      if (++wrong_centroids <= 4)
+        std::printf("  centroid %zu channel %zu: %d, expected %d\n", i / kD, i % kD,
+                    got.values.back(), expected.values[i]);
+    }
+    const auto again = spec::grouping::assign(tokens, rows, got);
+    for (size_t i = 0; i < 1300; ++i)
+      if (labels[h * 11 * 128 + i] != again[i] && ++wrong_labels <= 4)
+        std::printf("  row %zu: label %d, expected %d\n", i, labels[h * 11 * 128 + i], again[i]);
+    std::printf(
+        "diagnose d %d head %zu: wrong values %d, centroids after one update %d, labels %d\n", kD,
+        h, wrong_values, wrong_centroids, wrong_labels);
+  }
+}
+
+// 75,600 tokens of the calibrated families, heads repeated.
+std::vector<uint16_t> video_values(int64_t heads, int64_t families) {
+  const test::Grid grid = {21, 45, 80};
+  const int64_t n = grid[0] * grid[1] * grid[2];
+  std::vector<uint16_t> out(static_cast<size_t>(heads * n * 128));
+  for (int64_t h = 0; h < heads; ++h) {
+    if (h >= families) {
+      std::copy_n(out.begin() + (h % families) * n * 128, n * 128, out.begin() + h * n * 128);
+      continue;
+    }
+    const auto v = test::make_calibrated_v(test::kFamilies[static_cast<size_t>(h) % 3], grid,
+                                           static_cast<uint64_t>(h / 3 + 1));
+    for (size_t i = 0; i < v.size(); ++i)
+      out[static_cast<size_t>(h * n * 128) + i] = spec::bf16_encode(v[i]);
+  }
+  return out;
+}
+
+// Events around every launch.
+class TimedLauncher {
+ public:
+  explicit TimedLauncher(cudaStream_t stream) : inner_(stream), stream_(stream) {}
+  void upload(void* to, const std::vector<uint8_t>& bytes) { inner_.upload(to, bytes); }
+  template <class Kernel, class... Args>
+  void launch(group::Grid grid, const group::Params& params, int64_t items, Args... args) {
+    cudaEvent_t a, b;
+    CHECK(cudaEventCreate(&a));
+    CHECK(cudaEventCreate(&b));
+    CHECK(cudaEventRecord(a, stream_));
+    inner_.launch<Kernel>(grid, params, items, args...);
+    CHECK(inner_.status());
+    CHECK(cudaEventRecord(b, stream_));
+    int status = 0;
+    char* name = abi::__cxa_demangle(typeid(Kernel).name(), nullptr, nullptr, &status);
+    spans_.push_back({name, a, b});
+    std::free(name);
+  }
+  struct Sum {
+    int n = 0;
+    float ms = 0;
+  };
+  std::map<std::string, Sum> sums() {
+    CHECK(cudaStreamSynchronize(stream_));
+    std::map<std::string, Sum> out;
+    for (auto& s : spans_) {
+      float ms = 0;
+      CHECK(cudaEventElapsedTime(&ms, s.a, s.b));
+      out[s.name].n += 1;
+      out[s.name].ms += ms;
+      cudaEventDestroy(s.a);
+      cudaEventDestroy(s.b);
+    }
+    spans_.clear();
+    return out;
+  }
+
+ private:
+  struct Span {
+    std::string name;
+    cudaEvent_t a, b;
+  };
+  group::StreamLauncher inner_;
+  cudaStream_t stream_;
+  std::vector<Span> spans_;
+};
+
+template <class Run>
+float median_ms(cudaStream_t stream, int repeats, const Run& run) {
+  std::vector<float> times;
+  cudaEvent_t a, b;
+  CHECK(cudaEventCreate(&a));
+  CHECK(cudaEventCreate(&b));
+  for (int i = 0; i < repeats; ++i) {
+    CHECK(cudaEventRecord(a, stream));
+    run();
+    CHECK(cudaEventRecord(b, stream));
+    CHECK(cudaEventSynchronize(b));
+    float ms = 0;
+    CHECK(cudaEventElapsedTime(&ms, a, b));
+    times.push_back(ms);
+  }
+  std::sort(times.begin(), times.end());
+  return times[times.size() / 2];
+}
+
+void print(const char* title, TimedLauncher& timed) {
+  float total = 0;
+  std::printf("%s, kernel by kernel (ms, launches)\n", title);
+  for (const auto& [name, sum] : timed.sums()) {
+    std::printf("  %-44s %7.4f  %d\n", name.c_str(), static_cast<double>(sum.ms), sum.n);
+    total += sum.ms;
+  }
+  std::printf("  %-44s %7.4f\n", "sum", static_cast<double>(total));
+}
+
+uint64_t hash_of(const std::vector<int32_t>& x) {
+  uint64_t h = 0xcbf29ce484222325u;
+  for (const int32_t v : x) h = (h ^ static_cast<uint32_t>(v)) * 0x100000001b3u;
+  return h;
+}
+
+void video(bool test) {
+  constexpr int64_t kHeads = 40, kFamilies = 3;
+  GroupCase c{.name = "video", .lens = {75600}, .h = kHeads, .values = tests::Values::zeros};
+  GroupProblem problem(c);
+  {
+    const auto values = video_values(kHeads, kFamilies);
+    std::memcpy(problem.bytes.data(), values.data(), values.size() * 2);
+  }
+  core::Policy policy;
+  policy.steps = 40;
+  policy.window = 10;
+  OnDevice cold(problem, false), stateful(problem, true, policy);
+  cudaStream_t stream;
+  CHECK(cudaStreamCreate(&stream));
+  const auto now = [] { return std::chrono::steady_clock::now(); };
+  cold.run(stream);
+  CHECK(cudaStreamSynchronize(stream));
+  const auto order = cold.order();
+  if (test) {
+    for (int64_t h = 0; h < kFamilies; ++h) {
+      const auto begin = now();
+      spec::GroupingParams params;
+      const auto expected = spec::group_head(problem.input(0, h), params, nullptr);
+      const std::string wrong =
+          tests::compare_order(problem, 0, h, expected.order_by_segment, order.data());
+      expect(wrong.empty(), "video: " + wrong);
+      expect(cold.units()[static_cast<size_t>(h)].f == expected.f_g, "video: f_g");
+      std::printf("head %lld: f %.4f, specification took %.2f s\n", static_cast<long long>(h),
+                  expected.f_g, std::chrono::duration<double>(now() - begin).count());
+    }
+    for (int i = 0; i < 20; ++i) {
+      cold.run(stream);
+      CHECK(cudaStreamSynchronize(stream));
+      expect(hash_of(cold.order()) == hash_of(order),
+             "video: run " + std::to_string(i) + " differs");
+    }
+  }
+  // One graph for every step: the step number lives on the device.
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  stateful.run(stream);
+  CHECK(cudaStreamEndCapture(stream, &graph));
+  CHECK(cudaGraphInstantiate(&exec, graph, 0));
+  stateful.set_step(0);
+  CHECK(cudaGraphLaunch(exec, stream));
+  CHECK(cudaStreamSynchronize(stream));
+  expect(hash_of(stateful.order()) == hash_of(order), "video: graph, step 0");
+  stateful.set_step(1);
+  CHECK(cudaGraphLaunch(exec, stream));
+  CHECK(cudaStreamSynchronize(stream));
+  if (test) {
+    double before = 0, after = 0;
+    const auto units = stateful.units();
+    for (size_t h = 0; h < kFamilies; ++h) {
+      before += cold.units()[h].f;
+      after += units[h].f;
+      expect(units[h].start == group::Start::warm, "video: step 1 is warm");
+    }
+    expect(after >= before, "video: f after a warm step");
+  }
+
+  TimedLauncher timed(stream);
+  group::run_passes(cold.request, cold.layout, cold.from, cold.scratch->data(), timed);
+  timed.sums();
+  group::run_passes(cold.request, cold.layout, cold.from, cold.scratch->data(), timed);
+  print("cold", timed);
+  stateful.set_step(2);
+  group::run_passes(stateful.request, stateful.layout, stateful.from, stateful.scratch->data(),
+                    timed);
+  print("warm", timed);
+  stateful.set_step(20);
+  group::run_passes(stateful.request, stateful.layout, stateful.from, stateful.scratch->data(),
+                    timed);
+  print("keep", timed);
+
+  std::printf("whole: cold %.4f ms\n",
+              static_cast<double>(median_ms(stream, 15, [&] { cold.run(stream); })));
+  for (const int32_t step : {3, 21}) {
+    stateful.set_step(step);
+    std::printf(
+        "whole: %s %.4f ms, in a graph %.4f ms\n", step < 10 ? "warm" : "keep",
+        static_cast<double>(median_ms(stream, 15, [&] { stateful.run(stream); })),
+        static_cast<double>(median_ms(stream, 15, [&] { CHECK(cudaGraphLaunch(exec, stream)); })));
+  }
+  std::printf("scratch %.1f MB, state %.1f MB\n", static_cast<double>(cold.layout.bytes) / 1e6,
+              static_cast<double>(stateful.state->size()) / 1e6);
+  CHECK(cudaGraphExecDestroy(exec));
+  CHECK(cudaGraphDestroy(graph));
+  CHECK(cudaStreamDestroy(stream));
+}
+
+}  // namespace
+}  // namespace vca
+
+int main(int argc, char** argv) {
+  const std::string what = argc > 1 ? argv[1] : "";
+  if (what != "--time-only") {
+    vca::diagnose<64>();
+    vca::diagnose<128>();
+    vca::test_cases();
+    vca::test_policies();
+  }
+  vca::video(what != "--time-only");
+  std::printf(vca::failures == 0 ? "group_test: passed\n" : "group_test: FAILED\n");
+  return vca::failures == 0 ? 0 : 1;
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// The grouping kernels on the emulator against the specification: the same permutation and f_g,
+// cold and over the steps of a policy. Same sources as on the device.
+#include <gtest/gtest.h>
+
+#include "emu/launch.hpp"
+#include "kernels/group/pipeline.hpp"
+#include "kernels/group_problem.hpp"
+
+namespace vca {
+namespace {
+
+using namespace kernels;
+using tests::GroupCase;
+using tests::GroupProblem;
+
+// Few CTAs, so that each takes several items; another schedule of threads at every launch.
+class EmulatorLauncher {
+ public:
+  void upload(void* to, const std::vector<uint8_t>& bytes) {
+    if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
+  }
+  template <class Kernel, class... Args>
+  void launch(group::Grid, const group::Params& params, int64_t items, Args... args) {
+    if (items == 0) return;
+    emu::LaunchConfig config;
+    config.grid = static_cast<uint32_t>(std::min<int64_t>(items, 5));
+    config.threads = Kernel::kThreads;
+    config.smem_bytes = static_cast<uint32_t>((Kernel::smem_bytes(params) + 15) / 16 * 16);
+    config.seed = ++launches_;
+    config.policy = emu::kAllPolicies[launches_ % std::size(emu::kAllPolicies)];
+    config.host_threads = 2;
+    emu::launch(config, [&] { Kernel::run(params, args..., items); });
+  }
+
+ private:
+  uint64_t launches_ = 0;
+};
+
+struct Buffers {
+  std::vector<uint8_t> scratch, state;
+  explicit Buffers(const group::Layout& layout)
+      : scratch(static_cast<size_t>(layout.bytes) + 256, 0xA5),
+        state(static_cast<size_t>(group::StateLayout(layout.n_units, layout.places).bytes) + 256,
+              0xA5) {}
+  static uint8_t* align(std::vector<uint8_t>& bytes) {
+    return bytes.data() + (256 - reinterpret_cast<uintptr_t>(bytes.data()) % 256) % 256;
+  }
+};
+
+std::string name_of(const testing::TestParamInfo<GroupCase>& info) {
+  return std::to_string(info.index);
+}
+
+class GroupKernels : public testing::TestWithParam<GroupCase> {};
+
+TEST_P(GroupKernels, EqualTheSpecification) {
+  GroupProblem problem(GetParam());
+  SCOPED_TRACE(GetParam().name);
+  const group::Request request = problem.request();
+  const group::Layout layout(request, problem.layout_shape());
+  Buffers buffers(layout);
+  uint8_t* const scratch = Buffers::align(buffers.scratch);
+  EmulatorLauncher launcher;
+  group::run_passes(request, layout, problem.params(), scratch, launcher);
+  const group::Params got = group::device_params(request, layout, problem.params(), scratch);
+  spec::GroupingParams params;
+  params.kind = GetParam().kind;
+  for (size_t sub = 0; sub < problem.subs.size(); ++sub)
+    for (int64_t head = 0; head < GetParam().h; ++head) {
+      const auto expected = spec::group_head(problem.input(sub, head), params, nullptr);
+      EXPECT_EQ(tests::compare_order(problem, sub, head, expected.order_by_segment, got.out_order),
+                "");
+      EXPECT_EQ(got.units[sub * static_cast<size_t>(GetParam().h) + static_cast<size_t>(head)].f,
+                expected.f_g);
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, GroupKernels, testing::ValuesIn(tests::group_cases()), name_of);
+
+// Units under a policy, step by step: orders, f_g, and what the state remembers.
+void expect_steps(const GroupCase& shape, const core::Policy& policy,
+                  const std::vector<int32_t>& steps, double noise, double growth) {
+  GroupProblem problem(shape);
+  int32_t step = 0;
+  group::Request request = problem.request();
+  const group::Layout layout(request, problem.layout_shape());
+  Buffers buffers(layout);
+  request.state = Buffers::align(buffers.state);
+  request.state_hash = 4;
+  request.policy = policy;
+  request.step = &step;
+  const group::Params p =
+      group::device_params(request, layout, problem.params(), Buffers::align(buffers.scratch));
+  *p.state = {group::kStateMagic, 4, layout.n_units, 0};
+  for (int64_t u = 0; u < layout.n_units; ++u) {
+    p.unit_state[u] = {};
+    p.unit_state[u].last_call_step = p.unit_state[u].step = -1;
+  }
+  std::vector<uint8_t> regrouped(static_cast<size_t>(shape.b * shape.h));
+  request.regrouped = regrouped.data();
+  tests::PolicyReference reference(problem, policy);
+  EmulatorLauncher launcher;
+  for (size_t call = 0; call < steps.size(); ++call) {
+    step = steps[call];
+    SCOPED_TRACE("call " + std::to_string(call) + ", step " + std::to_string(step));
+    problem.set_values(call, noise + growth * static_cast<double>(call));
+    reference.run(step);
+    std::fill(regrouped.begin(), regrouped.end(), uint8_t{0});
+    group::run_passes(request, layout, problem.params(), Buffers::align(buffers.scratch), launcher);
+    const auto h = static_cast<size_t>(shape.h);
+    for (size_t u = 0; u < static_cast<size_t>(layout.n_units); ++u) {
+      const auto& expected = reference.unit(u);
+      EXPECT_EQ(tests::compare_order(problem, u / h, static_cast<int64_t>(u % h), expected.order,
+                                     p.out_order),
+                "");
+      EXPECT_EQ(p.units[u].f, expected.f);
+      EXPECT_EQ(regrouped[u] != 0, expected.regrouped);
+      EXPECT_EQ(p.unit_state[u].f_at_grouping, expected.history.f_at_grouping);
+      EXPECT_EQ(p.unit_state[u].f_last, expected.history.f_last);
+      EXPECT_EQ(p.unit_state[u].last_call_step, expected.history.last_call_step);
+    }
+  }
+}
+
+core::Policy default_policy(int32_t steps) {
+  core::Policy policy;
+  policy.steps = steps;
+  policy.window = core::default_window(steps);
+  return policy;
+}
+
+// The first quarter of the steps regroups, and nothing after it while the values stay what they
+// are.
+TEST(GroupPolicy, WindowIsTheFirstQuarter) {
+  for (const int32_t steps : {1, 4, 16, 40, 50}) {
+    SCOPED_TRACE(steps);
+    const core::Policy policy = default_policy(steps);
+    std::vector<int32_t> calls = {0};
+    for (const int32_t step : {1, policy.window - 1, policy.window, policy.window + 1, steps - 1})
+      if (step > calls.back() && step < steps) calls.push_back(step);
+    expect_steps({.name = "", .lens = {400}, .d = 64}, policy, calls, 0.5, 0.0);
+  }
+}
+
+TEST(GroupPolicy, DecayRegroupsOutsideTheWindow) {
+  expect_steps({.name = "", .lens = {700, 200}, .b = 2, .h = 2, .d = 64, .mask = true},
+               default_policy(4), {0, 1, 2, 3, 3}, 0.3, 0.4);
+}
+
+TEST(GroupPolicy, ReuseIdentityAndSharedBranches) {
+  core::Policy policy = default_policy(8);
+  policy.after = VCA_AFTER_REUSE;
+  expect_steps({.name = "", .lens = {500}, .d = 64}, policy, {0, 1, 2, 5}, 0.3, 0.4);
+  policy.after = VCA_AFTER_IDENTITY;
+  expect_steps({.name = "", .lens = {500}, .d = 64}, policy, {0, 1, 2, 0}, 0.3, 0.1);
+  policy.share_cfg = true;
+  policy.refresh = 2;
+  expect_steps({.name = "", .kind = spec::Grouping::kmeans, .lens = {500}, .d = 64}, policy,
+               {0, 0, 1, 1}, 0.3, 0.1);
+}
+
+// A buffer that nobody has initialised is neither believed nor written.
+TEST(GroupPolicy, ForeignStateIsLeftAlone) {
+  GroupProblem problem({.name = "", .lens = {300}, .d = 64});
+  const int32_t step = 0;
+  group::Request request = problem.request();
+  const group::Layout layout(request, problem.layout_shape());
+  Buffers buffers(layout);
+  const std::vector<uint8_t> before = buffers.state;
+  request.state = Buffers::align(buffers.state);
+  request.step = &step;
+  EmulatorLauncher launcher;
+  group::run_passes(request, layout, problem.params(), Buffers::align(buffers.scratch), launcher);
+  EXPECT_EQ(buffers.state, before);
+  const group::Params p =
+      group::device_params(request, layout, problem.params(), Buffers::align(buffers.scratch));
+  const auto expected = spec::group_head(problem.input(0, 0), {}, nullptr);
+  EXPECT_EQ(tests::compare_order(problem, 0, 0, expected.order_by_segment, p.out_order), "");
+}
+
+}  // namespace
+}  // namespace vca
