@@ -191,8 +191,8 @@ typedef struct vca_attn_desc {
   double scale;
   int32_t has_scale;
   /* Where all pointers live: VCA_DEVICE_CPU or a CUDA ordinal. In this version CUDA means compute
-   * capability 9.0, recipes vc8, vc8-turbo, vc8-paper, vc8-exp, sage2 and fp8, token order whatever
-   * `grouping` asks (query and explain say so), and neither state, policy nor VCA_CHECK_FINITE. */
+   * capability 9.0, recipes vc8, vc8-turbo, vc8-paper, vc8-exp, sage2 and fp8, every grouping but
+   * kdtree and balanced, and no VCA_CHECK_FINITE. */
   int32_t device;
   int32_t recipe;   /* vca_recipe */
   int32_t grouping; /* vca_grouping; recipes without V-Smooth always keep token order */
@@ -213,7 +213,9 @@ typedef struct vca_attn_desc {
   int64_t grid[3];          /* optional T, H, W of the video segment's tokens (cubes); 0: unknown */
   const vca_rope* rope;     /* optional */
   const vca_policy* policy; /* optional; needs `state` and `step` */
-  /* Optional group state of vca_group_state_bytes() bytes, 8-byte aligned; needs `step`. */
+  /* Optional group state of vca_group_state_bytes() bytes, 8-byte aligned; on a device in its
+   * memory, 256-byte aligned. Needs `step`. A device state that was not initialised for this
+   * descriptor is neither used nor written: every call forms a new order. */
   void* state;
   /* The denoising step, >= 0, an int32 that lives where the tensors live; needs `state`. */
   const int32_t* step;
@@ -328,7 +330,8 @@ VCA_API vca_status vca_group_state_init(const vca_attn_desc* desc, void* state, 
                                         void* stream);
 VCA_API vca_status vca_group_state_reset(void* state, size_t bytes,
                                          void* stream); /* a new generation begins */
-/* A portable copy (versioned, little endian, checksummed). size query: blob NULL. */
+/* A portable copy (versioned, little endian, checksummed) of a state in host memory. Size query:
+ * blob NULL. */
 VCA_API vca_status vca_group_state_save(const void* state, size_t bytes, void* blob,
                                         size_t* blob_bytes);
 VCA_API vca_status vca_group_state_load(const vca_attn_desc* desc, void* state, size_t bytes,

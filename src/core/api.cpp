@@ -38,7 +38,7 @@ void host_only(const Request& request, const char* function) {
   fail(VCA_ERR_UNSUPPORTED,
        {std::string(function) + " works on host memory only",
         "CUDA device " + to_text(int64_t{request.desc.device}), "VCA_DEVICE_CPU (-1)",
-        "in this version a group state cannot live on a device, and lengths are read on the CPU"});
+        "lengths are read on the CPU, and the portable copy of a group state is made there"});
 }
 
 // A descriptor whose tensors are in host memory.
@@ -56,6 +56,7 @@ void query_device(const Request& request, vca_attn_info& out) {
   out.mma_model = texts.mma_model;
   out.evidence = texts.evidence;
   out.workspace_bytes = static_cast<size_t>(vca::gpu::workspace_bytes(request));
+  out.state_bytes = static_cast<size_t>(vca::gpu::state_bytes(request));
 }
 
 void query_host(const Request& request, vca_attn_info& out) {
@@ -215,21 +216,26 @@ vca_status vca_ref_blocks(const vca_attn_desc* desc, int64_t b, int64_t* n_valid
 vca_status vca_group_state_bytes(const vca_attn_desc* desc, size_t* bytes) {
   return guarded([&] {
     not_null(bytes, "bytes");
-    const Request request = validate_host(desc, "vca_group_state_bytes");
-    *bytes = static_cast<size_t>(GroupState::bytes_needed(request));
+    const Request request = validate(desc, Use::query);
+    *bytes = static_cast<size_t>(request.on_device() ? vca::gpu::state_bytes(request)
+                                                     : GroupState::bytes_needed(request));
   });
 }
 
 vca_status vca_group_state_init(const vca_attn_desc* desc, void* state, size_t bytes,
                                 void* stream) {
   return guarded([&] {
+    const Request request = validate(desc, Use::query);
+    if (request.on_device()) return vca::gpu::init_state(request, state, bytes, stream);
     no_stream(stream);
-    GroupState::init(validate_host(desc, "vca_group_state_init"), state, bytes);
+    GroupState::init(request, state, bytes);
   });
 }
 
 vca_status vca_group_state_reset(void* state, size_t bytes, void* stream) {
   return guarded([&] {
+    if (state != nullptr && vca::gpu::owns(state))
+      return vca::gpu::reset_state(state, bytes, stream);
     no_stream(stream);
     GroupState(nullptr, state, bytes).reset();
   });

@@ -34,6 +34,7 @@ struct StateRoom {
 // a device these take the place of problem.subs: which keys are valid is known there only.
 struct KeyRange {
   int64_t begin = 0, len = 0;
+  bool video = true;  // not text
 };
 struct DeviceSub {
   int64_t batch = 0, q_begin = 0, q_len = 0;
@@ -46,7 +47,6 @@ struct Request {
   std::vector<StateRoom> rooms;  // by sub-problem
   std::vector<KeyRange> key_ranges;
   std::vector<DeviceSub> device_subs;
-  spec::Grouping asked_grouping = spec::Grouping::identity;  // problem.grouping is what runs
   spec::Target target = spec::Target::cpu;
   Policy policy;
   int64_t step = 0;  // read from desc.step where the call follows it

@@ -41,7 +41,7 @@ Selection select(const Request& request) {
   const std::optional<cpu::Isa> forced = forced_isa();
   const bool cpu_asked = request.target == spec::Target::cpu;
   for (const cpu::Isa isa : cpu::kIsas) {
-    Candidate c{cpu::isa_name(isa), cpu::isa_refusal(isa), ""};
+    Candidate c{cpu::isa_name(isa), cpu::isa_refusal(isa)};
     if (c.refusal.empty() && request.desc.device != VCA_DEVICE_CPU)
       c.refusal = "the tensors are on CUDA device " + std::to_string(request.desc.device);
     if (c.refusal.empty() && !cpu_asked)
@@ -54,13 +54,12 @@ Selection select(const Request& request) {
     }
     s.candidates.push_back(std::move(c));
   }
-  Candidate sm90{"sm90", gpu::refusal(request), gpu::note(request)};
+  Candidate sm90{"sm90", gpu::refusal(request)};
   if (sm90.refusal.empty() && s.chosen < 0) s.chosen = static_cast<int>(s.candidates.size());
   s.candidates.push_back(std::move(sm90));
   for (const char* kernel : {"sm100", "sm103", "sm120", "sm89"})
     s.candidates.push_back(
-        {kernel, gpu::built() ? "no kernel in this version" : "this build has no CUDA kernels",
-         ""});
+        {kernel, gpu::built() ? "no kernel in this version" : "this build has no CUDA kernels"});
   return s;
 }
 
@@ -83,7 +82,6 @@ std::string explain(const Request& request) {
     text += static_cast<int>(i) == s.chosen ? ": chosen"
             : c.refusal.empty()             ? ": could run"
                                             : ": refused: " + c.refusal;
-    if (c.refusal.empty() && !c.note.empty()) text += "; " + c.note;
     text += '\n';
   }
   return text;

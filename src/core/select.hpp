@@ -13,7 +13,6 @@ namespace vca::core {
 struct Candidate {
   const char* kernel;   // "cpu/avx512"
   std::string refusal;  // "" when it could run
-  std::string note;     // what it would do otherwise than asked
 };
 
 struct Selection {

@@ -294,8 +294,6 @@ Request validate(const vca_attn_desc* caller, Use use) {
   resolve_rope(d, request);
   resolve_policy(d, use, request);
   expand_subproblems(request);
-  request.asked_grouping = p.grouping;
-  if (request.on_device()) p.grouping = spec::Grouping::identity;
   if (use == Use::run || use == Use::prepare || use == Use::attend) check_outputs_disjoint(d, use);
   if ((d.flags & VCA_CHECK_FINITE) != 0 && !request.on_device() && use != Use::query &&
       use != Use::explain && use != Use::attend) {

@@ -18,9 +18,6 @@ bool built();
 // a GPU can tell comes before the driver is asked.
 std::string refusal(const core::Request& request);
 
-// What the sm_90 kernels do otherwise than asked, for vca_attn_explain; "" when nothing.
-std::string note(const core::Request& request);
-
 // Static texts for vca_attn_info.
 struct Texts {
   const char* kernel;
@@ -36,5 +33,12 @@ int64_t workspace_bytes(const core::Request& request);
 void prepare(const core::Request& request, void* workspace, size_t bytes, void* stream);
 void attend(const core::Request& request, void* workspace, size_t bytes, void* stream);
 void run(const core::Request& request, void* workspace, size_t bytes, void* stream);
+
+// The group state of a call on a device, in the device's memory: docs/grouping.md.
+int64_t state_bytes(const core::Request& request);
+void init_state(const core::Request& request, void* state, size_t bytes, void* stream);
+// Whether a buffer is the device's (or managed), for functions that get no descriptor.
+bool owns(const void* memory);
+void reset_state(void* state, size_t bytes, void* stream);
 
 }  // namespace vca::gpu

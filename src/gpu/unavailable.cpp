@@ -17,11 +17,14 @@ namespace {
 
 bool built() { return false; }
 std::string refusal(const core::Request&) { return "this build has no CUDA kernels"; }
-std::string note(const core::Request&) { return ""; }
 Texts texts(const core::Request& request) { refuse(request); }
 int64_t workspace_bytes(const core::Request& request) { refuse(request); }
 void prepare(const core::Request& request, void*, size_t, void*) { refuse(request); }
 void attend(const core::Request& request, void*, size_t, void*) { refuse(request); }
 void run(const core::Request& request, void*, size_t, void*) { refuse(request); }
+int64_t state_bytes(const core::Request& request) { refuse(request); }
+void init_state(const core::Request& request, void*, size_t, void*) { refuse(request); }
+bool owns(const void*) { return false; }
+void reset_state(void*, size_t, void*) {}
 
 }  // namespace vca::gpu

@@ -17,10 +17,9 @@ VCA_DEVICE unsigned char* dynamic_smem_pointer();
 
 // bar.warp.sync over the full warp: also orders the lanes' accesses to memory (9.7.13.2).
 VCA_DEVICE void bar_warp_sync();
-VCA_DEVICE uint32_t shfl_sync_idx(uint32_t value, uint32_t lane);  // shfl.sync.idx.b32 (9.7.9.6)
-VCA_DEVICE uint32_t vote_sync_ballot(bool predicate);              // vote.sync.ballot (9.7.13.7)
-VCA_DEVICE uint32_t match_sync_any(uint32_t value);                // match.any.sync (9.7.13.8)
-VCA_DEVICE int32_t redux_sync_add(int32_t value);                  // redux.sync.add.s32 (9.7.13.10)
+VCA_DEVICE uint32_t vote_sync_ballot(bool predicate);  // vote.sync.ballot (9.7.13.7)
+VCA_DEVICE uint32_t match_sync_any(uint32_t value);    // match.any.sync (9.7.13.8)
+VCA_DEVICE int32_t redux_sync_add(int32_t value);      // redux.sync.add.s32 (9.7.13.10)
 VCA_DEVICE int32_t redux_sync_min(int32_t value);
 VCA_DEVICE int32_t redux_sync_max(int32_t value);
 

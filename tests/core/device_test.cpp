@@ -85,11 +85,13 @@ TEST(Device, StateAndPolicy) {
   DeviceCall c;
   c.desc.state = on_device<void>(0x80000);
   c.desc.step = on_device<const int32_t>(0x90000);
-  refused_everywhere(c.desc, "state and policy: grouping is not on sm_90");
   vca_policy policy{};
   policy.struct_size = sizeof(policy);
   c.desc.policy = &policy;
-  refused_everywhere(c.desc, "state and policy: grouping is not on sm_90");
+  // Nothing about them is refused: what remains is that this machine has no such device.
+  core::Request request = core::validate(&c.desc, core::Use::explain);
+  request.target = spec::Target::sm90;
+  EXPECT_EQ(gpu::refusal(request).find("state"), std::string::npos);
 }
 
 TEST(Device, CheckFinite) {
@@ -229,14 +231,11 @@ TEST(Device, HostOnlyFunctions) {
                    {gpu::built() ? "host memory" : kNoKernels, "hint"});
   };
   int64_t n = 0;
-  size_t bytes = 0;
   uint64_t memory[8] = {};
   vca_ref_io io{};
   io.struct_size = sizeof(io);
   host(vca_ref_attn(&c.desc, VCA_TARGET_SM90, 0, 0, 0, 1, &io));
   host(vca_ref_blocks(&c.desc, 0, &n, &n));
-  host(vca_group_state_bytes(&c.desc, &bytes));
-  host(vca_group_state_init(&c.desc, memory, sizeof(memory), nullptr));
   host(vca_group_state_load(&c.desc, memory, sizeof(memory), memory, sizeof(memory)));
 }
 
@@ -256,21 +255,37 @@ TEST(Device, HostTensorsWithACudaTarget) {
       << text;
 }
 
-// What was asked for and what runs are two things on a device.
-TEST(Device, GroupingThatIsNotThereIsSaid) {
-  DeviceCall c;
-  for (const auto& [asked, kind, word] :
-       {std::tuple{VCA_GROUPING_DEFAULT, spec::Grouping::automatic, "grouping auto: not on sm_90"},
-        std::tuple{VCA_GROUPING_KMEANS, spec::Grouping::kmeans, "grouping kmeans: not on sm_90"},
-        std::tuple{VCA_GROUPING_IDENTITY, spec::Grouping::identity, ""}}) {
+TEST(Device, GroupingsWithoutKernelsAreRefused) {
+  for (const auto& [asked, name] :
+       {std::pair{VCA_GROUPING_KDTREE, "kdtree"}, std::pair{VCA_GROUPING_BALANCED, "balanced"}}) {
+    DeviceCall c;
     c.desc.grouping = asked;
-    const core::Request request = core::validate(&c.desc, core::Use::explain);
-    EXPECT_EQ(request.asked_grouping, kind);
-    EXPECT_EQ(request.problem.grouping, spec::Grouping::identity);
-    if (!gpu::built()) continue;
-    const std::string note = gpu::note(request);
-    EXPECT_EQ(note.find(word), 0u) << note;
-    EXPECT_EQ(note.empty(), *word == '\0') << note;
+    refused_everywhere(c.desc, std::string("grouping ") + name + " has no kernels");
+  }
+  for (const auto& [asked, kind] : {std::pair{VCA_GROUPING_DEFAULT, spec::Grouping::automatic},
+                                    std::pair{VCA_GROUPING_KMEANS, spec::Grouping::kmeans},
+                                    std::pair{VCA_GROUPING_IDENTITY, spec::Grouping::identity}}) {
+    DeviceCall c;
+    c.desc.grouping = asked;
+    core::Request request = core::validate(&c.desc, core::Use::explain);
+    EXPECT_EQ(request.problem.grouping, kind);
+    request.target = spec::Target::sm90;
+    EXPECT_EQ(gpu::refusal(request).find("grouping"), std::string::npos);
+  }
+}
+
+// 7,000 blocks are the most that the counting sort takes.
+TEST(Device, GroupingOfMoreBlocksThanFitIsRefused) {
+  DeviceCall c({1, 1, 1, 8, 64, 64});
+  c.desc.grouping = VCA_GROUPING_VSMOOTH;
+  for (const int64_t blocks : {7000, 7001}) {
+    c.desc.k.shape[2] = c.desc.v.shape[2] = blocks * 128;
+    core::Request request = core::validate(&c.desc, core::Use::explain);
+    request.target = spec::Target::sm90;
+    if (gpu::built()) {
+      EXPECT_EQ(gpu::refusal(request).find("grouping a segment in 7001 buckets") == 0,
+                blocks == 7001);
+    }
   }
 }
 

@@ -41,12 +41,13 @@ struct Case {
   int64_t o_offset = 0;  // elements of o.data behind an aligned address
   int64_t o_gap = 16;    // elements between the rows of o, that nobody may write
   int device = 0;
+  int32_t grouping = VCA_GROUPING_IDENTITY;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Case& c) {
   return out << vca_recipe_str(c.recipe) << " " << c.name << " b" << c.b << " h" << c.h_q << "/"
              << c.h_kv << " s" << c.s_q << "/" << c.s_kv << " d" << c.d << " type " << c.dtype
-             << " to " << c.o_dtype;
+             << " to " << c.o_dtype << " " << vca_grouping_str(c.grouping);
 }
 
 // Counter-based: the same numbers everywhere.
@@ -115,7 +116,7 @@ struct Problem {
   Problem(const Case& given, uint64_t seed) : c(given) {
     host = vca_attn_desc_init();
     host.recipe = c.recipe;
-    host.grouping = VCA_GROUPING_IDENTITY;
+    host.grouping = c.grouping;
     host.hadamard = c.hadamard;
     if (c.scale != 1e9) {
       host.has_scale = 1;

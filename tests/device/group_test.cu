@@ -101,7 +101,7 @@ struct OnDevice {
     request.state_hash = 77;
     request.policy = policy;
     request.step = static_cast<const int32_t*>(step->data());
-    CHECK(group::init_state(state->data(), 77, layout.n_units, layout.places, nullptr));
+    CHECK(group::init_state(state->data(), 77, s, nullptr));
   }
   void set_step(int32_t x) { CHECK(cudaMemcpy(step->data(), &x, 4, cudaMemcpyHostToDevice)); }
   void set_values(const GroupProblem& p) {

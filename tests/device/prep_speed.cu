@@ -128,6 +128,12 @@ class PassTimer {
       variants<Kernel>(p, blocks);
     }
   }
+  void form_order(const group::Request& request, const group::Layout& layout,
+                  const prep::Params& from, void* scratch) {
+    report("form_order", timer_.microseconds(nullptr, [&] {
+      launcher_.form_order(request, layout, from, scratch);
+    }));
+  }
   double sum() const { return sum_; }
 
  private:

@@ -3,8 +3,7 @@
 // cold and over the steps of a policy. Same sources as on the device.
 #include <gtest/gtest.h>
 
-#include "emu/launch.hpp"
-#include "kernels/group/pipeline.hpp"
+#include "kernels/group_emulator.hpp"
 #include "kernels/group_problem.hpp"
 
 namespace vca {
@@ -14,28 +13,7 @@ using namespace kernels;
 using tests::GroupCase;
 using tests::GroupProblem;
 
-// Few CTAs, so that each takes several items; another schedule of threads at every launch.
-class EmulatorLauncher {
- public:
-  void upload(void* to, const std::vector<uint8_t>& bytes) {
-    if (!bytes.empty()) std::memcpy(to, bytes.data(), bytes.size());
-  }
-  template <class Kernel, class... Args>
-  void launch(group::Grid, const group::Params& params, int64_t items, Args... args) {
-    if (items == 0) return;
-    emu::LaunchConfig config;
-    config.grid = static_cast<uint32_t>(std::min<int64_t>(items, 5));
-    config.threads = Kernel::kThreads;
-    config.smem_bytes = static_cast<uint32_t>((Kernel::smem_bytes(params) + 15) / 16 * 16);
-    config.seed = ++launches_;
-    config.policy = emu::kAllPolicies[launches_ % std::size(emu::kAllPolicies)];
-    config.host_threads = 2;
-    emu::launch(config, [&] { Kernel::run(params, args..., items); });
-  }
-
- private:
-  uint64_t launches_ = 0;
-};
+using EmulatorLauncher = tests::GroupEmulator;
 
 struct Buffers {
   std::vector<uint8_t> scratch, state;

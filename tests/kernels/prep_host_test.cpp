@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "emu/launch.hpp"
+#include "kernels/group_emulator.hpp"
 #include "kernels/prep/pipeline.hpp"
 #include "kernels/prep_compare.hpp"
 
@@ -28,6 +29,11 @@ class HostLauncher {
     } else {
       run_phases<Kernel>(params, blocks);
     }
+  }
+  void form_order(const group::Request& request, const group::Layout& layout,
+                  const prep::Params& from, void* scratch) {
+    tests::GroupEmulator emulator;
+    group::run_passes(request, layout, from, scratch, emulator);
   }
 
  private:

@@ -4,11 +4,13 @@
 
 #include "core/break_even.hpp"
 #include "core/checked.hpp"
+#include "core/hash.hpp"
 #include "core/names.hpp"
 #include "core/status.hpp"
 #include "core/tensor_check.hpp"
 #include "core/workspace.hpp"
 #include "gpu/cuda/device.hpp"
+#include "kernels/group/launch.hpp"
 #include "kernels/prep/launch.hpp"
 #include "kernels/sm90/launch.hpp"
 
@@ -27,18 +29,12 @@ constexpr int64_t kWorkspaceAlign = 256;
 // (tests/python/test_device_results.py holds this line to it).
 constexpr const char* kEvidence = "compiled";
 
-// By form of the kernel and by whether the grouping that runs is the one asked for.
-#define VCA_BOTH(schedule) \
-  { schedule "; grouping is not on sm_90 in this version, identity runs", schedule }
-constexpr const char* kSchedules[3][2] = {
-    VCA_BOTH("block-local maximum, O*alpha then fma(T,w,O), means every 8 blocks"),
-    VCA_BOTH("running maximum, accumulator flushed and means restored every 8 blocks"),
-    VCA_BOTH("running maximum, two-level per block of 128, quad-column FP32 sums")};
-#undef VCA_BOTH
-
-const char* schedule_of(const spec::Recipe& recipe, bool as_asked) {
-  const bool local = recipe.reference == spec::Reference::block_max;
-  return kSchedules[local ? 0 : recipe.v_smooth() ? 1 : 2][as_asked ? 1 : 0];
+const char* schedule_of(const spec::Recipe& recipe) {
+  if (recipe.reference == spec::Reference::block_max)
+    return "block-local maximum, O*alpha then fma(T,w,O), means every 8 blocks";
+  if (recipe.v_smooth())
+    return "running maximum, accumulator flushed and means restored every 8 blocks";
+  return "running maximum, two-level per block of 128, quad-column FP32 sums";
 }
 
 const char* mma_text(const spec::Recipe& recipe) {
@@ -68,13 +64,33 @@ bool ragged(const Request& request) {
   return static_cast<int64_t>(request.device_subs.size()) != request.problem.batches;
 }
 
+PrepParams prep_params(const Request& request);
+
+std::string grouping_refusal(const Request& request) {
+  const spec::Problem& p = request.problem;
+  if (!p.recipe->v_smooth()) return "";
+  if (!kernels::group::supports(p.grouping))
+    return std::string("grouping ") +
+           core::grouping_name(core::grouping_number(p.grouping)) +
+           " has no kernels; auto, vsmooth, kmeans, cubes and identity have, and the CPU backend "
+           "runs it";
+  if (p.grouping == spec::Grouping::identity) return "";
+  // Counters of a counting sort lie in shared memory.
+  const PrepParams params = prep_params(request);
+  const int64_t labels = kernels::prep::Layout(params).group->max_labels;
+  if (labels > kernels::group::kMaxLabels)
+    return "grouping a segment in " + std::to_string(labels) + " buckets, of at most " +
+           std::to_string(kernels::group::kMaxLabels) + " (128 tokens each); ask for identity";
+  return "";
+}
+
 std::string feature_refusal(const Request& request) {
   const vca_attn_desc& d = request.desc;
   const spec::Problem& p = request.problem;
   if (!kernels::sm90::has_kernel(*p.recipe) || !kernels::prep::supports(*p.recipe))
     return recipe_refusal(*p.recipe);
-  if (d.state != nullptr || d.policy != nullptr)
-    return "state and policy: grouping is not on sm_90 in this version";
+  const std::string grouping = grouping_refusal(request);
+  if (!grouping.empty()) return grouping;
   if ((d.flags & VCA_CHECK_FINITE) != 0)
     return "VCA_CHECK_FINITE: the answer needs a synchronisation, which no call on a device makes";
   if (d.energy_removed != nullptr && ragged(request))
@@ -110,6 +126,40 @@ void check_sizes(const Request& request) {
   }
 }
 
+// What a device state depends on.
+uint64_t state_hash(const Request& request) {
+  const spec::Problem& p = request.problem;
+  core::Hash h;
+  for (const int64_t x : {p.batches, p.h_kv, p.s_kv, int64_t{p.d}}) h.add(x);
+  h.add(static_cast<int64_t>(p.grouping));
+  for (const core::KeyRange& r : request.key_ranges) {
+    h.add(r.begin);
+    h.add(r.len);
+  }
+  for (const core::DeviceSub& s : request.device_subs) {
+    h.add(s.batch);
+    h.add(s.first_range);
+    h.add(s.n_ranges);
+  }
+  return h.value();
+}
+
+kernels::group::Request grouping_of(const Request& request) {
+  const spec::Problem& p = request.problem;
+  kernels::group::Request out;
+  if (!p.recipe->v_smooth()) return out;
+  out.kind =
+      p.grouping == spec::Grouping::automatic ? spec::Grouping::vsmooth : p.grouping;
+  out.grid = p.grid;
+  for (const core::KeyRange& r : request.key_ranges) out.video.push_back(r.video);
+  out.state = request.desc.state;
+  out.state_hash = state_hash(request);
+  out.policy = request.policy;
+  out.step = request.desc.step;
+  out.regrouped = request.desc.regrouped;
+  return out;
+}
+
 PrepParams prep_params(const Request& request) {
   const vca_attn_desc& d = request.desc;
   const spec::Problem& p = request.problem;
@@ -128,7 +178,15 @@ PrepParams prep_params(const Request& request) {
   out.key_mask = d.key_mask;
   out.lse = request.lse();
   out.energy_removed = d.energy_removed;
+  out.grouping = grouping_of(request);
   return out;
+}
+
+kernels::group::StateLayout state_layout(const Request& request) {
+  const kernels::prep::Layout layout(prep_params(request));
+  int64_t blocks = 0;
+  for (const kernels::prep::SubExtra& e : layout.sub_extra) blocks += e.capacity;
+  return {layout.n_units, blocks * request.problem.h_kv * 128};
 }
 
 void check_room(const Request& request, const void* workspace, size_t bytes) {
@@ -167,10 +225,12 @@ void prepare_on(const Request& request, void* workspace, cudaStream_t stream) {
   require_on_device("rope.sin", request.problem.rope.sin, device);
   require_on_device("energy_removed", d.energy_removed, device);
   require_on_device("regrouped", d.regrouped, device);
-  check(kernels::prep::prepare(prep_params(request), workspace, stream), "preprocessing");
+  require_on_device("state", d.state, device);
+  require_on_device("step", d.step, device);
   const int64_t heads = request.problem.batches * request.problem.h_kv;
   if (d.regrouped != nullptr && heads > 0)
     check(cudaMemsetAsync(d.regrouped, 0, static_cast<size_t>(heads), stream), "cudaMemsetAsync");
+  check(kernels::prep::prepare(prep_params(request), workspace, stream), "preprocessing");
 }
 
 void attend_on(const Request& request, void* workspace, cudaStream_t stream) {
@@ -205,18 +265,10 @@ std::string refusal(const Request& request) {
   return reason.empty() ? device_refusal(request.desc.device) : reason;
 }
 
-std::string note(const Request& request) {
-  if (request.asked_grouping == spec::Grouping::identity) return "";
-  return std::string("grouping ") +
-         core::grouping_name(core::grouping_number(request.asked_grouping)) +
-         ": not on sm_90 in this version, identity runs";
-}
-
 Texts texts(const Request& request) {
   require_runnable(request);
   const spec::Recipe& recipe = *request.problem.recipe;
-  const bool as_asked = request.asked_grouping == spec::Grouping::identity;
-  return {"sm90", schedule_of(recipe, as_asked), mma_text(recipe), kEvidence};
+  return {"sm90", schedule_of(recipe), mma_text(recipe), kEvidence};
 }
 
 int64_t workspace_bytes(const Request& request) {
@@ -248,6 +300,46 @@ void run(const Request& request, void* workspace, size_t bytes, void* stream) {
   check_apart(request, workspace, true, true);
   prepare_on(request, workspace, static_cast<cudaStream_t>(stream));
   attend_on(request, workspace, static_cast<cudaStream_t>(stream));
+}
+
+int64_t state_bytes(const Request& request) {
+  require_runnable(request);
+  check_sizes(request);
+  return state_layout(request).bytes;
+}
+
+void init_state(const Request& request, void* state, size_t bytes, void* stream) {
+  require_runnable(request);
+  const DeviceScope scope(request.desc.device);
+  const kernels::group::StateLayout layout = state_layout(request);
+  if (state == nullptr || bytes < static_cast<size_t>(layout.bytes) ||
+      reinterpret_cast<uintptr_t>(state) % kWorkspaceAlign != 0)
+    core::fail(VCA_ERR_STATE,
+               {"group state buffer is missing, too small or not aligned",
+                state == nullptr ? "NULL" : std::to_string(bytes) + " bytes",
+                std::to_string(layout.bytes) + " bytes or more at a multiple of 256",
+                "ask vca_group_state_bytes(); cudaMalloc aligns"});
+  require_on_device("state", state, request.desc.device);
+  check(kernels::group::init_state(state, state_hash(request), layout,
+                                   static_cast<cudaStream_t>(stream)),
+        "group state");
+}
+
+bool owns(const void* memory) {
+  cudaPointerAttributes attributes{};
+  const bool known = cudaPointerGetAttributes(&attributes, memory) == cudaSuccess;
+  cudaGetLastError();  // host memory that CUDA does not know is an error to some versions
+  return known && attributes.type != cudaMemoryTypeUnregistered &&
+         attributes.type != cudaMemoryTypeHost;
+}
+
+void reset_state(void* state, size_t bytes, void* stream) {
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, state), "cudaPointerGetAttributes");
+  const DeviceScope scope(attributes.device);
+  check(kernels::group::reset_state(state, static_cast<int64_t>(bytes),
+                                    static_cast<cudaStream_t>(stream)),
+        "group state");
 }
 
 }  // namespace vca::gpu

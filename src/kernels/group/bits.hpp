@@ -5,11 +5,14 @@
 #include <bit>
 
 #include "kernels/group/params.hpp"
+#include "ptx/ptx.hpp"
 
 #if defined(__CUDACC__)
+#define VCA_UNROLL_1 _Pragma("unroll 1")
 #define VCA_UNROLL_4 _Pragma("unroll 4")
 #define VCA_UNROLL_8 _Pragma("unroll 8")
 #else
+#define VCA_UNROLL_1
 #define VCA_UNROLL_4
 #define VCA_UNROLL_8
 #endif

@@ -11,6 +11,28 @@
 
 namespace vca::kernels::group {
 
+// Rows of the sample, written where the order will be: place i of the problem holds row i.
+struct SampleRows {
+  static constexpr int kThreads = 256;
+  static constexpr int kMinBlocks = 4;
+  static constexpr int kItemRows = 1024;
+  static int64_t smem_bytes(const Params&) { return 0; }
+  static int64_t tiles(const Params& p) {
+    return ceil_div(max_sample(p, p.max_blocks * kRows), kItemRows);
+  }
+  VCA_DEVICE static void run(const Params& p, int64_t items) {
+    if (*p.any_cold == 0) return;
+    const int64_t tiles = items / p.n_problems;
+    for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
+      const Problem x = problem_at(p, item / tiles);
+      if (!clusters(p, x)) continue;
+      const int64_t m = sample_size(p, x), first = item % tiles * kItemRows;
+      for (int64_t i = first + thread(); i < min_i64(m, first + kItemRows); i += kThreads)
+        p.order[x.block0 * kRows + i] = static_cast<int32_t>(sample_row(i, x.n, m));
+    }
+  }
+};
+
 struct StartCentroids {
   static constexpr int kThreads = 256;
   static constexpr int kMinBlocks = 4;
@@ -28,7 +50,7 @@ struct StartCentroids {
       for (int i = thread(); i < kCentroids * parts; i += kThreads) {
         const int64_t c = item % tiles * kCentroids + i / parts;
         if (c >= x.k) continue;
-        const int64_t row = sample_row(sample_row(c, m, x.k), x.n, m);
+        const int64_t row = p.order[x.block0 * kRows + sample_row(c, m, x.k)];
         store_word4(p.centroids + (x.block0 + c) * p.d_pad + i % parts * 16,
                     load_word4(p.values + (x.row0 + row) * p.d_pad + i % parts * 16));
       }
@@ -42,14 +64,14 @@ template <int kD, bool kSample>
 struct Assign {
   static constexpr int kThreads = 256;
   static constexpr int kMinBlocks = 2;
-  static constexpr int kTiles = kSample ? 3 : 4;  // of 16 rows a warp; more would spill
+  static constexpr int kTiles = 3;  // of 16 rows a warp; four would spill
   static constexpr int kItemRows = kThreads / 32 * kTiles * 16;
   static constexpr int kChunk = 768;  // centroids in shared memory
 
   static int64_t held(const Params& p) {
     return p.max_blocks < kChunk ? ceil_div(p.max_blocks, 8) * 8 : kChunk;
   }
-  static int64_t smem_bytes(const Params& p) { return held(p) * (kD + 4) + kItemRows * 4; }
+  static int64_t smem_bytes(const Params& p) { return held(p) * (kD + 4); }
   static int64_t tiles(const Params& p) {
     const int64_t rows = p.max_blocks * kRows;
     return ceil_div(kSample ? max_sample(p, rows) : rows, kItemRows);
@@ -74,14 +96,12 @@ struct Assign {
   }
 
  private:
-  // Shared memory: rows of the item in the sample | centroids | their base keys.
-  VCA_DEVICE static unsigned char* centroid_rows() {
-    return shared_at<unsigned char>(kItemRows * 4);
-  }
+  // Shared memory: centroids | their base keys.
+  VCA_DEVICE static unsigned char* centroid_rows() { return shared_at<unsigned char>(0); }
   VCA_DEVICE static int32_t* base_of(const Params& p) {
     const int32_t blocks = static_cast<int32_t>(p.max_blocks);
     const int32_t held = blocks < kChunk ? (blocks + 7) / 8 * 8 : kChunk;
-    return shared_at<int32_t>(kItemRows * 4 + held * kD);
+    return shared_at<int32_t>(held * kD);
   }
 
   VCA_DEVICE static void load_centroids(const Params& p, const int8_t* from, int32_t n) {
@@ -108,13 +128,7 @@ struct Assign {
     int32_t* labels = p.labels + x.row0 + row0;
     const int first = warp() * kTiles * 16 + g;
     const auto left = static_cast<int32_t>(m - row0 < kItemRows ? m - row0 : kItemRows);
-    int32_t* sampled = shared_at<int32_t>(0);
-    if constexpr (kSample) {
-      sync_threads(kThreads);
-      for (int i = thread(); i < left; i += kThreads)
-        sampled[i] = static_cast<int32_t>(sample_row(row0 + i, x.n, m));
-      sync_threads(kThreads);
-    }
+    const int32_t* sampled = p.order + x.block0 * kRows + row0;
     const int8_t* values = p.values + (x.row0 + (kSample ? 0 : row0)) * kD;
     RowShare<kD> a[kTiles][2];
     VCA_UNROLL
@@ -156,21 +170,30 @@ struct Assign {
     for (int32_t c = 0; c < n; c += 8) {
       const RowShare<kD> column = share_from_shared<kD>(rows, c + g, t);
       const int32_t even = base[c + 2 * t], odd = base[c + 2 * t + 1];
+      // Tiles inside steps: products that wait for each other are kTiles apart.
+      int32_t dot[kTiles][4] = {};
+      VCA_UNROLL
+      for (int j = 0; j < RowShare<kD>::kSteps; ++j) {
+        VCA_UNROLL
+        for (int i = 0; i < kTiles; ++i)
+          ptx::mma_m16n8k32_s32_s8_s8(dot[i], a[i][0].low(j), a[i][1].low(j), a[i][0].high(j),
+                                      a[i][1].high(j), column.low(j), column.high(j));
+      }
       VCA_UNROLL
       for (int i = 0; i < kTiles; ++i) {
-        int32_t dot[4] = {0, 0, 0, 0};
-        multiply<kD>(dot, a[i][0], a[i][1], column);
-        key[i][0] = min3(key[i][0], even - 512 * dot[0], odd - 512 * dot[1]);
-        key[i][1] = min3(key[i][1], even - 512 * dot[2], odd - 512 * dot[3]);
+        key[i][0] = min3(key[i][0], even - 512 * dot[i][0], odd - 512 * dot[i][1]);
+        key[i][1] = min3(key[i][1], even - 512 * dot[i][2], odd - 512 * dot[i][3]);
       }
     }
     VCA_UNROLL
-    for (int i = 0; i < kTiles; ++i) VCA_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int32_t at = (key[i][half] & 255) - 1;
-      if (at < 0) continue;
-      nearest[i][half] = c0 + at / 2 * 8 + 2 * t + at % 2;
-      key[i][half] &= ~255;
+    for (int i = 0; i < kTiles; ++i) {
+      VCA_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const int32_t at = (key[i][half] & 255) - 1;
+        if (at < 0) continue;
+        nearest[i][half] = c0 + at / 2 * 8 + 2 * t + at % 2;
+        key[i][half] &= ~255;
+      }
     }
   }
   VCA_DEVICE static int32_t min3(int32_t a, int32_t b, int32_t c) {
@@ -195,9 +218,10 @@ struct Assign {
 // Centroids become the rounded means of their sampled rows: 32 channels a CTA, sums in shared
 // memory. Integer additions commute, so their order does not matter.
 struct Update {
-  static constexpr int kThreads = 512;
+  static constexpr int kThreads = 384;
   static constexpr int kMinBlocks = 2;
   static constexpr int kChannels = 32;
+  static constexpr int kAtOnce = 4;  // rows a lane has in flight
   static constexpr int kChunk = 1536;
   static int64_t smem_bytes(const Params& p) {
     return (p.max_blocks < kChunk ? p.max_blocks : kChunk) * (kChannels + 1) * 4;
@@ -221,24 +245,41 @@ struct Update {
     int32_t* counts = sums + n * kChannels;
     for (int i = thread(); i < n * (kChannels + 1); i += kThreads) sums[i] = 0;
     sync_threads(kThreads);
-    // Eight lanes a row, four channels a lane. The channels turn with the row, so that the lanes of
-    // four rows add into 32 different banks.
+    // A warp takes 32 rows: each lane looks up one, then eight lanes a row add four channels each.
+    // The channels turn with the row, so that the lanes of four rows add into 32 different banks.
     const int32_t m = sample_size(p, x);
     const int q = lane() / 8, word = lane() % 8;
-    VCA_UNROLL_4
-    for (int32_t i = warp() * 4 + q; i < m; i += kThreads / 8) {
-      const int32_t label = p.labels[x.row0 + i] - c0;
-      if (label < 0 || label >= n) continue;
-      const int64_t row = x.row0 + sample_row(i, x.n, m);
-      const uint32_t bytes =
-          *reinterpret_cast<const uint32_t*>(p.values + row * p.d_pad + channel0 + word * 4);
-      VCA_UNROLL
-      for (int b = 0; b < 4; ++b) {
-        const int turned = (b + q) & 3;
-        ptx::red_shared_add(&sums[label * kChannels + word * 4 + turned],
-                            static_cast<int8_t>(bytes >> (8 * turned)));
+    const int32_t* sampled = p.order + x.block0 * kRows;
+    const int8_t* values = p.values + x.row0 * p.d_pad + channel0 + word * 4;
+    for (int32_t first = warp() * 32; first < m; first += kThreads) {
+      const int32_t own = first + lane();
+      const int32_t own_label = own < m ? p.labels[x.row0 + own] - c0 : -1;
+      const int32_t own_row = own < m ? sampled[own] : 0;
+      VCA_UNROLL_1
+      for (int j0 = 0; j0 < 8; j0 += kAtOnce) {
+        uint32_t bytes[kAtOnce];
+        int32_t label[kAtOnce];
+        VCA_UNROLL
+        for (int j = 0; j < kAtOnce; ++j) {
+          const auto from = static_cast<uint32_t>(4 * (j0 + j) + q);
+          const auto row =
+              static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(own_row), from));
+          label[j] =
+              static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(own_label), from));
+          bytes[j] = *reinterpret_cast<const uint32_t*>(values + int64_t{row} * p.d_pad);
+        }
+        VCA_UNROLL
+        for (int j = 0; j < kAtOnce; ++j) {
+          if (label[j] < 0 || label[j] >= n) continue;
+          VCA_UNROLL
+          for (int b = 0; b < 4; ++b) {
+            const int turned = (b + q) & 3;
+            ptx::red_shared_add(&sums[label[j] * kChannels + word * 4 + turned],
+                                static_cast<int8_t>(bytes[j] >> (8 * turned)));
+          }
+          if (word == 0) ptx::red_shared_add(&counts[label[j]], 1);
+        }
       }
-      if (word == 0) ptx::red_shared_add(&counts[label], 1);
     }
     sync_threads(kThreads);
     for (int i = thread(); i < n * kChannels; i += kThreads) {

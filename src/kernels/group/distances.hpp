@@ -87,20 +87,94 @@ struct Distances {
 struct Candidate {
   int32_t key, index;
 };
+VCA_DEVICE bool before(const Candidate& a, const Candidate& b) {
+  return a.key < b.key || (a.key == b.key && a.index < b.index);
+}
 VCA_DEVICE Candidate warp_best(Candidate c) {
   const int32_t key = ptx::redux_sync_min(c.key);
   return {key, ptx::redux_sync_min(c.key == key ? c.index : INT32_MAX)};
 }
 
-// Places of the centroids: from the one of largest norm always to the nearest unused one. One block
-// a problem, one barrier a step.
+// The nearest neighbours of every row of the table, nearest first, without the row itself and (for
+// pairs) without blocks tried lately. -1 ends a list that may go on: whoever needs more looks into
+// the table. A warp a row; each lane keeps the best four of its columns, so a list ends early where
+// the fifth of one lane might come next.
+inline constexpr int32_t kListEnd = -1;
+
+struct Neighbours {
+  static constexpr int kThreads = 256;
+  static constexpr int kMinBlocks = 4;
+  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kOwn = 4;
+  static int64_t smem_bytes(const Params&) { return 0; }
+  VCA_DEVICE static void run(const Params& p, int32_t pass, int64_t items) {
+    if (pass == kCentroids && *p.any_cold == 0) return;
+    const int64_t tiles = ceil_div(p.max_blocks, kWarps);
+    for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
+      const Problem x = problem_at(p, item / tiles);
+      if (pass == kCentroids ? !clusters(p, x) : !exchanges(p, x, pass)) continue;
+      const auto row = static_cast<int32_t>(item % tiles * kWarps + warp());
+      const int32_t n = pass == kCentroids ? x.k : x.full;
+      if (row < n) list(p, x, pass, row, n);
+    }
+  }
+
+ private:
+  VCA_DEVICE static void list(const Params& p, const Problem& x, int32_t pass, int32_t row,
+                              int32_t n) {
+    int32_t avoid[kPairMemory];
+    VCA_UNROLL
+    for (int i = 0; i < kPairMemory; ++i)
+      avoid[i] = pass > 0 ? p.tried[(x.block0 + row) * kPairMemory + i] : row;
+    const int32_t* table = matrix_of(p, x) + row * x.pitch;
+    Candidate own[kOwn];
+    VCA_UNROLL
+    for (int i = 0; i < kOwn; ++i) own[i] = {INT32_MAX, INT32_MAX};
+    VCA_UNROLL_8
+    for (int32_t c = lane(); c < n; c += 32) {
+      Candidate next{table[c], c};
+      bool barred = next.key >= own[kOwn - 1].key || c == row;
+      VCA_UNROLL
+      for (int i = 0; i < kPairMemory; ++i) barred = barred || c == avoid[i];
+      if (barred) continue;
+      // Columns come in ascending order: equal distances keep theirs.
+      VCA_UNROLL
+      for (int i = 0; i < kOwn; ++i)
+        if (next.key < own[i].key) {
+          const Candidate worse = own[i];
+          own[i] = next;
+          next = worse;
+        }
+    }
+    int32_t result = kListEnd;
+    int taken = 0;
+    for (int i = 0; i < kListed; ++i) {
+      const Candidate best = warp_best(own[0]);
+      if (best.key == INT32_MAX) break;
+      if (lane() == i) result = best.index;
+      if (own[0].index == best.index) {
+        VCA_UNROLL
+        for (int j = 0; j + 1 < kOwn; ++j) own[j] = own[j + 1];
+        own[kOwn - 1] = {INT32_MAX, INT32_MAX};
+        ++taken;
+      }
+      if (ptx::vote_sync_any(taken == kOwn)) break;
+    }
+    if (lane() < kListed) p.lists[(x.block0 + row) * kListed + lane()] = result;
+  }
+};
+
+// Places of the centroids: from the one of largest norm always to the nearest unused one. One warp a
+// problem; the others only help it to load.
 template <int kD>
 struct Chain {
   static constexpr int kThreads = 256;
   static constexpr int kMinBlocks = 1;
   static constexpr int kWarps = kThreads / 32;
+  static constexpr int64_t kHeld = 3000;  // centroids whose lists fit shared memory
   static int64_t smem_bytes(const Params& p) {
-    return 2 * kWarps * static_cast<int64_t>(sizeof(Candidate)) + p.max_blocks;
+    return kWarps * static_cast<int64_t>(sizeof(Candidate)) +
+           (p.max_blocks <= kHeld ? p.max_blocks * kListed * 4 : 0) + p.max_blocks;
   }
   VCA_DEVICE static void run(const Params& p, int64_t items) {
     if (*p.any_cold == 0) return;
@@ -114,7 +188,10 @@ struct Chain {
  private:
   VCA_DEVICE static void chain(const Params& p, const Problem& x) {
     auto* best = shared_at<Candidate>(0);
-    auto* used = shared_at<uint8_t>(2 * kWarps * static_cast<int64_t>(sizeof(Candidate)));
+    auto* held = shared_at<int32_t>(kWarps * static_cast<int64_t>(sizeof(Candidate)));
+    const bool holds = p.max_blocks <= kHeld;
+    auto* used = reinterpret_cast<uint8_t*>(held + (holds ? p.max_blocks * kListed : 0));
+    const int32_t* lists = p.lists + x.block0 * kListed;
     Candidate mine{INT32_MAX, INT32_MAX};
     for (int32_t c = thread(); c < x.k; c += kThreads) {
       used[c] = 0;
@@ -126,25 +203,41 @@ struct Chain {
       }
       if (-norm < mine.key) mine = {-norm, c};
     }
+    if (holds) {
+      for (int i = thread(); i < x.k * kListed; i += kThreads) held[i] = lists[i];
+      lists = held;
+    }
+    mine = warp_best(mine);
+    if (lane() == 0) best[warp()] = mine;
+    sync_threads(kThreads);
+    if (warp() != 0) return;
+    Candidate at = best[0];
+    for (int w = 1; w < kWarps; ++w)
+      if (before(best[w], at)) at = best[w];
     const int32_t* table = matrix_of(p, x);
+    int32_t current = at.index;
     for (int32_t place = 0; place < x.k; ++place) {
-      mine = warp_best(mine);
-      Candidate* round = best + place % 2 * kWarps;
-      if (lane() == 0) round[warp()] = mine;
-      sync_threads(kThreads);
-      Candidate at = round[0];
-      for (int w = 1; w < kWarps; ++w)
-        if (round[w].key < at.key || (round[w].key == at.key && round[w].index < at.index))
-          at = round[w];
-      // The thread that owns the centroid is the only one that looks at its flag.
-      if (thread() == at.index % kThreads) {
-        used[at.index] = 1;
-        p.bucket[x.block0 + at.index] = place;
+      if (lane() == 0) {
+        used[current] = 1;
+        p.bucket[x.block0 + current] = place;
       }
-      mine = {INT32_MAX, INT32_MAX};
-      const int32_t* row = table + at.index * x.pitch;
-      for (int32_t c = thread(); c < x.k; c += kThreads)
-        if (used[c] == 0 && row[c] < mine.key) mine = {row[c], c};
+      ptx::bar_warp_sync();
+      const int32_t listed = lane() < kListed ? lists[current * kListed + lane()] : kListEnd;
+      const uint32_t unused = ptx::vote_sync_ballot(listed != kListEnd && used[listed] == 0);
+      if (unused != 0) {
+        const int32_t first = popcount((unused & (0u - unused)) - 1u);
+        current = static_cast<int32_t>(
+            ptx::shfl_sync_idx(static_cast<uint32_t>(listed), static_cast<uint32_t>(first)));
+        continue;
+      }
+      Candidate next{INT32_MAX, INT32_MAX};
+      const int32_t* row = table + current * x.pitch;
+      VCA_UNROLL_8
+      for (int32_t c = lane(); c < x.k; c += 32) {
+        const int32_t distance = row[c];
+        if (used[c] == 0 && distance < next.key) next = {distance, c};
+      }
+      current = warp_best(next).index;
     }
   }
 };

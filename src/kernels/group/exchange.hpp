@@ -9,13 +9,15 @@ namespace vca::kernels::group {
 
 // One block of threads a problem. In a round every free block proposes to its nearest free block
 // not met in the last passes; mutual proposals pair up. A proposal stays the nearest as long as its
-// target is free, so only those whose target went are looked up again.
+// target is free; the next one is the next free entry of the block's list, and where the list ends,
+// a warp looks through the table.
 struct Match {
-  static constexpr int kThreads = 512;
+  static constexpr int kThreads = 1024;
   static constexpr int kMinBlocks = 1;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int32_t kUnknown = -1, kNobody = -2;
-  static int64_t smem_bytes(const Params& p) { return 8 * p.max_blocks + 16; }
+  // Counters | proposal, place in the list, blocks to look up, free?: four words a block.
+  static int64_t smem_bytes(const Params& p) { return 16 * p.max_blocks + 16; }
   VCA_DEVICE static void run(const Params& p, int32_t pass, int64_t items) {
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
       const Problem x = problem_at(p, item);
@@ -26,51 +28,70 @@ struct Match {
 
  private:
   VCA_DEVICE static void match(const Params& p, const Problem& x, int32_t pass) {
-    auto* paired = shared_at<int32_t>(0);     // pairs so far, of this round and the one before
-    auto* proposal = shared_at<int32_t>(16);  // [block]
-    auto* is_free = proposal + x.full;        // [block]
-    const int32_t* table = matrix_of(p, x);
+    auto* counts = shared_at<int32_t>(0);  // pairs so far, blocks to look up
+    auto* proposal = shared_at<int32_t>(16);
+    int32_t* next = proposal + x.full;
+    int32_t* look_up = next + x.full;
+    int32_t* is_free = look_up + x.full;
     int32_t* tried = p.tried + x.block0 * kPairMemory;
     int32_t* pairs = p.pairs + x.block0;
     for (int32_t b = thread(); b < x.full; b += kThreads) {
       proposal[b] = kUnknown;
+      next[b] = 0;
       is_free[b] = 1;
       if (pass == 0)
         for (int i = 0; i < kPairMemory; ++i) tried[b * kPairMemory + i] = kUnknown;
     }
-    if (thread() < 2) paired[thread()] = 0;
+    if (thread() < 2) counts[thread()] = 0;
     sync_threads(kThreads);
     int32_t before = 0;
     for (int32_t round = 0; round < p.rounds && x.full - 2 * before > 1; ++round) {
-      for (int32_t a = warp(); a < x.full; a += kWarps) {
-        if (is_free[a] == 0) continue;
+      for (int32_t a = thread(); a < x.full; a += kThreads) {
         const int32_t old = proposal[a];
-        if (old == kNobody || (old >= 0 && is_free[old] != 0)) continue;
-        const int32_t next =
-            nearest(table + a * x.pitch, is_free, x.full, a, tried + a * kPairMemory);
-        ptx::bar_warp_sync();
-        if (lane() == 0) proposal[a] = next;
+        if (is_free[a] == 0 || old == kNobody || (old >= 0 && is_free[old] != 0)) continue;
+        if (!next_listed(p.lists + (x.block0 + a) * kListed, is_free, next[a], proposal[a]))
+          look_up[add_shared(&counts[1], 1)] = a;
       }
       sync_threads(kThreads);
-      // is_free changes below while others still read proposals of blocks that pair up: proposals
-      // stay as they are until the next barrier.
+      const int32_t n_look_up = counts[1];
+      for (int32_t i = warp(); i < n_look_up; i += kWarps) {
+        const int32_t a = look_up[i];
+        const int32_t found = nearest(matrix_of(p, x) + a * x.pitch, is_free, x.full, a,
+                                      tried + a * kPairMemory);
+        if (lane() == 0) proposal[a] = found;
+      }
+      sync_threads(kThreads);
       for (int32_t a = thread(); a < x.full; a += kThreads) {
         const int32_t b = proposal[a];
         if (is_free[a] == 0 || b <= a || proposal[b] != a) continue;
-        const int32_t at = add_shared(&paired[0], 1);
+        const int32_t at = add_shared(&counts[0], 1);
         pairs[2 * at] = a;
         pairs[2 * at + 1] = b;
         tried[a * kPairMemory + pass % kPairMemory] = b;
         tried[b * kPairMemory + pass % kPairMemory] = a;
       }
+      if (thread() == 0) counts[1] = 0;
       sync_threads(kThreads);
-      const int32_t now = paired[0];
+      const int32_t now = counts[0];
       for (int32_t i = 2 * before + thread(); i < 2 * now; i += kThreads) is_free[pairs[i]] = 0;
       sync_threads(kThreads);
       if (now == before) break;
       before = now;
     }
-    if (thread() == 0) p.n_pairs[x.index] = paired[0];
+    if (thread() == 0) p.n_pairs[x.index] = counts[0];
+  }
+
+  // False where the list ends.
+  VCA_DEVICE static bool next_listed(const int32_t* list, const int32_t* is_free, int32_t& at,
+                                     int32_t& proposal) {
+    for (; at < kListed; ++at) {
+      const int32_t b = list[at];
+      if (b == kListEnd) at = kListed;
+      if (b == kListEnd || is_free[b] == 0) continue;
+      proposal = b;
+      return true;
+    }
+    return false;
   }
 
   VCA_DEVICE static int32_t nearest(const int32_t* row, const int32_t* is_free, int32_t n,
@@ -79,12 +100,12 @@ struct Match {
     VCA_UNROLL
     for (int i = 0; i < kPairMemory; ++i) avoid[i] = tried[i];
     Candidate best{INT32_MAX, kNobody};
-    VCA_UNROLL_4
+    VCA_UNROLL_8
     for (int32_t b = lane(); b < n; b += 32) {
+      const int32_t distance = row[b];
       bool barred = b == self || is_free[b] == 0;
       VCA_UNROLL
       for (int i = 0; i < kPairMemory; ++i) barred = barred || b == avoid[i];
-      const int32_t distance = row[b];
       if (!barred && distance < best.key) best = {distance, b};
     }
     const int32_t key = ptx::redux_sync_min(best.key);
@@ -112,6 +133,7 @@ struct Exchange {
     uint32_t axis[2][kD / 4];  // the axis as 256 * high + low, bytes in the channels' order
     int64_t norms[2 * kWarps];
     int32_t counts[kWarps];
+    int32_t moved;            // whether the last split changed the sums
     int32_t threshold, ties;  // keys below are low, and so are `ties` of the equal ones
   };
   static int64_t smem_bytes(const Params&) { return sizeof(Shared); }
@@ -135,6 +157,7 @@ struct Exchange {
       project(s);
       sync_threads(kThreads);
       if (warp() == 0) find_threshold(s);
+      if (thread() == kThreads - 1) s.moved = 0;
       sync_threads(kThreads);
       split(s);
       sync_threads(kThreads);
@@ -144,10 +167,13 @@ struct Exchange {
         int32_t low = 0;
         VCA_UNROLL
         for (int w = 0; w < kWarps; ++w) low += s.parts[w][thread()];
+        if (low != s.low[thread()]) s.moved = 1;
         s.low[thread()] = low;
         set_axis(s, thread(), s.total[thread()] - 2 * low);
       }
       sync_threads(kThreads);
+      // The same sums give the same axis and the same split again.
+      if (s.moved == 0) break;
     }
     store(p, s, a, b);
   }
@@ -204,8 +230,8 @@ struct Exchange {
     }
   }
 
-  // The smallest T with at least 128 keys up to it, by bisection; most often a value with exactly
-  // 128 turns up long before.
+  // The smallest T with at least 128 keys up to it, or any with exactly 128: which values are tried
+  // on the way does not matter for what comes out.
   VCA_DEVICE static void find_threshold(Shared& s) {
     int32_t key[kPair / 32], low = INT32_MAX, high = INT32_MIN;
     VCA_UNROLL
@@ -216,9 +242,16 @@ struct Exchange {
     }
     low = ptx::redux_sync_min(low);
     high = ptx::redux_sync_max(high);
-    int32_t below = 0;  // keys below `low`
-    while (low < high) {
-      const int32_t middle = low + (high - low) / 2;  // |key| < 2^30
+    int32_t below = 0, up_to = kPair;  // keys below `low`, keys up to `high`
+    for (int turn = 0; low < high; ++turn) {
+      // Two steps by the share of keys, one by half: the keys are spread more or less evenly.
+      const int32_t span = high - low;  // |key| < 2^30
+      int32_t step = span / 2;
+      if (turn % 3 != 2)
+        step = static_cast<int32_t>(static_cast<float>(span) *
+                                    (static_cast<float>(kRows - below) /
+                                     static_cast<float>(up_to - below)));
+      const int32_t middle = low + (step < span ? step : span - 1);
       int32_t count = 0;
       VCA_UNROLL
       for (int i = 0; i < kPair / 32; ++i) count += key[i] <= middle ? 1 : 0;
@@ -230,6 +263,7 @@ struct Exchange {
       }
       if (count > kRows) {
         high = middle;
+        up_to = count;
       } else {
         low = middle + 1;
         below = count;

@@ -5,16 +5,23 @@
 namespace vca::kernels::group {
 namespace {
 
-__global__ void __launch_bounds__(256)
-    fill_state(StateHeader header, StateHeader* to, UnitState* units) {
-  const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x;
-  if (i == 0) *to = header;
-  if (i < header.units) {
+VCA_DEVICE void clear(UnitState* units, int64_t n) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n;
+       i += int64_t{gridDim.x} * blockDim.x) {
     UnitState s{};
     s.last_call_step = -1;
     s.step = -1;
     units[i] = s;
   }
+}
+__global__ void __launch_bounds__(256)
+    fill_state(StateHeader header, StateHeader* to, UnitState* units) {
+  if (blockIdx.x == 0 && threadIdx.x == 0) *to = header;
+  clear(units, header.units);
+}
+__global__ void __launch_bounds__(256)
+    clear_state(const StateHeader* header, UnitState* units, int64_t bytes) {
+  if (header->magic == kStateMagic && header->bytes <= bytes) clear(units, header->units);
 }
 
 }  // namespace
@@ -26,14 +33,20 @@ cudaError_t form_order(const Request& request, const Layout& layout, const prep:
   return launcher.status();
 }
 
-cudaError_t init_state(void* state, uint64_t state_hash, int64_t n_units, int64_t places,
+cudaError_t init_state(void* state, uint64_t state_hash, const StateLayout& layout,
                        cudaStream_t stream) {
-  const StateLayout layout(n_units, places);
   auto* at = static_cast<uint8_t*>(state);
-  const auto blocks = static_cast<unsigned>(ceil_div(n_units, 256) + 1);
-  fill_state<<<blocks, 256, 0, stream>>>({kStateMagic, state_hash, n_units, layout.bytes},
-                                         reinterpret_cast<StateHeader*>(at),
-                                         reinterpret_cast<UnitState*>(at + layout.units));
+  fill_state<<<32, 256, 0, stream>>>({kStateMagic, state_hash, layout.n_units, layout.bytes},
+                                     reinterpret_cast<StateHeader*>(at),
+                                     reinterpret_cast<UnitState*>(at + layout.units));
+  return cudaGetLastError();
+}
+
+cudaError_t reset_state(void* state, int64_t bytes, cudaStream_t stream) {
+  if (bytes < kAlign_bytes) return cudaErrorInvalidValue;
+  auto* at = static_cast<uint8_t*>(state);
+  clear_state<<<32, 256, 0, stream>>>(reinterpret_cast<const StateHeader*>(at),
+                                      reinterpret_cast<UnitState*>(at + kAlign_bytes), bytes);
   return cudaGetLastError();
 }
 

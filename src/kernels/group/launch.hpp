@@ -15,7 +15,11 @@ cudaError_t form_order(const Request& request, const Layout& layout, const prep:
                        void* scratch, cudaStream_t stream);
 
 // Makes `state` (StateLayout::bytes) that of a new generation.
-cudaError_t init_state(void* state, uint64_t state_hash, int64_t n_units, int64_t places,
+cudaError_t init_state(void* state, uint64_t state_hash, const StateLayout& layout,
                        cudaStream_t stream);
+
+// The same for one that has been initialised; nothing happens to another buffer, or to one that
+// does not fit `bytes`.
+cudaError_t reset_state(void* state, int64_t bytes, cudaStream_t stream);
 
 }  // namespace vca::kernels::group

@@ -21,6 +21,7 @@ template <int kD, class Launcher>
 void form_clusters(const Params& p, Launcher& launcher) {
   const int64_t slices = p.n_problems * (p.d_pad / Update::kChannels);
   const bool kmeans = p.kind == spec::Grouping::kmeans;
+  launcher.template launch<SampleRows>(Grid::item_each, p, p.n_problems * SampleRows::tiles(p));
   launcher.template launch<StartCentroids>(
       Grid::item_each, p, p.n_problems * ceil_div(p.max_blocks, StartCentroids::kCentroids));
   for (int32_t i = 0; i < p.iterations; ++i) {
@@ -32,6 +33,8 @@ void form_clusters(const Params& p, Launcher& launcher) {
   if (kmeans) return;
   launcher.template launch<Distances<kD>>(Grid::item_each, p,
                                           p.n_problems * Distances<kD>::tiles(p), kCentroids);
+  launcher.template launch<Neighbours>(
+      Grid::item_each, p, p.n_problems * ceil_div(p.max_blocks, Neighbours::kWarps), kCentroids);
   launcher.template launch<Chain<kD>>(Grid::item_each, p, p.n_problems);
   launcher.template launch<Assign<kD, false>>(Grid::resident, p,
                                               p.n_problems * Assign<kD, false>::tiles(p));
@@ -55,6 +58,8 @@ void form_orders(const Params& p, Launcher& launcher) {
   for (int32_t pass = 0; pass < passes; ++pass) {
     launcher.template launch<Distances<kD>>(Grid::item_each, p,
                                             p.n_problems * Distances<kD>::tiles(p), pass);
+    launcher.template launch<Neighbours>(
+        Grid::item_each, p, p.n_problems * ceil_div(p.max_blocks, Neighbours::kWarps), pass);
     launcher.template launch<Match>(Grid::item_each, p, p.n_problems, pass);
     launcher.template launch<Exchange<kD>>(Grid::item_each, p, p.n_problems * (p.max_blocks / 2),
                                            pass);

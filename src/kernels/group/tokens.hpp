@@ -102,7 +102,7 @@ struct Sigma {
     };
     // Not finite counts as infinity.
     float amax = 0.0f;
-    VCA_UNROLL_4
+    VCA_UNROLL_8
     for (int32_t i = warp(); i < m; i += kThreads / 32) {
       float x[kN];
       load(i, x);
@@ -124,7 +124,7 @@ struct Sigma {
       return;
     }
     const float power = power_of(amax);
-    VCA_UNROLL_4
+    VCA_UNROLL_8
     for (int32_t i = warp(); i < m; i += kThreads / 32) {
       float x[kN];
       load(i, x);

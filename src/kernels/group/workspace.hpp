@@ -50,9 +50,10 @@ inline constexpr int64_t kMaxLabels = 7000;
 inline int64_t aligned(int64_t bytes) { return ceil_div(bytes, kAlign_bytes) * kAlign_bytes; }
 
 struct StateLayout {
-  int64_t units, order, bytes;
-  StateLayout(int64_t n_units, int64_t places)
-      : units(kAlign_bytes),
+  int64_t n_units, units, order, bytes;
+  StateLayout(int64_t number_of_units, int64_t places)
+      : n_units(number_of_units),
+        units(kAlign_bytes),
         order(units + aligned(n_units * static_cast<int64_t>(sizeof(UnitState)))),
         bytes(order + aligned(places * 4)) {}
 };
@@ -64,7 +65,7 @@ struct Layout {
   int64_t n_units = 0, n_problems = 0, places = 0;
   int64_t max_blocks = 0, max_unit_blocks = 0, max_labels = 1;
   int64_t table, units, any_cold, fingerprint, values, order, labels, centroids, bucket, histogram,
-      distances, sums, means, norm2, energy, tried, pairs, n_pairs, out_order;
+      distances, lists, sums, means, norm2, energy, tried, pairs, n_pairs, out_order;
   int64_t bytes = 0;
 
  private:
@@ -131,6 +132,7 @@ inline Layout::Layout(const Request& request, const Shape& shape) {
   bucket = take(blocks * 4);
   histogram = take(histograms * 4);
   distances = take(matrix * 4);
+  lists = take(blocks * kListed * 4);
   sums = take(blocks * d * 4);
   means = take(blocks * d);
   norm2 = take(blocks * 8);
@@ -203,6 +205,7 @@ inline Params device_params(const Request& request, const Layout& layout, const 
   p.bucket = ints(layout.bucket);
   p.histogram = ints(layout.histogram);
   p.distances = ints(layout.distances);
+  p.lists = ints(layout.lists);
   p.sums = ints(layout.sums);
   p.means = bytes(layout.means);
   p.norm2 = reinterpret_cast<int64_t*>(base + layout.norm2);

@@ -62,8 +62,9 @@ void for_source(Source source, int d_pad, Turn turn, const Run& run) {
   with_turn.template operator()<Source::fp32>();
 }
 
-// Launcher: upload(void* to, const std::vector<uint8_t>&) and
-// launch<Kernel>(const Kernel::Params&, int64_t blocks), both in stream order.
+// Launcher: upload(void* to, const std::vector<uint8_t>&),
+// launch<Kernel>(const Kernel::Params&, int64_t blocks) and form_order(the arguments of
+// group::form_order), all in stream order.
 template <class Launcher>
 void run_passes(const PrepParams& request, void* workspace, Launcher& launcher) {
   const Layout layout(request);
@@ -94,6 +95,9 @@ void run_passes(const PrepParams& request, void* workspace, Launcher& launcher) 
     launcher.template launch<LayOutTokens>(p, p.n_subs);
     launcher.template launch<ScatterTokens>(p, chunks);
   }
+  if (layout.group.has_value())
+    launcher.form_order(request.grouping, *layout.group, p,
+                        static_cast<uint8_t*>(workspace) + layout.grouping);
 
   for_source<KeyOffsetPartial>(k, p.d_pad, turn_of(k, p.rope), with(p, rank_groups));
   launcher.template launch<KeyOffset>(p, layout.n_units);

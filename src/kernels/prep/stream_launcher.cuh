@@ -8,6 +8,7 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/group/launch.hpp"
 #include "kernels/prep/params.hpp"
 
 namespace vca::kernels::prep {
@@ -69,6 +70,12 @@ class StreamLauncher {
       status_ = launch_rows<Kernel>(params, blocks, stream_);
     else
       launch_phases<Kernel>(params, blocks);
+  }
+
+  void form_order(const group::Request& request, const group::Layout& layout, const Params& from,
+                  void* scratch) {
+    if (status_ == cudaSuccess)
+      status_ = group::form_order(request, layout, from, scratch, stream_);
   }
 
  private:

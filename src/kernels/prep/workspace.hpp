@@ -8,8 +8,10 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <optional>
 #include <vector>
 
+#include "kernels/group/workspace.hpp"
 #include "kernels/prep/params.hpp"
 #include "kernels/prep/rope_table.hpp"
 #include "spec/problem.hpp"
@@ -39,6 +41,8 @@ struct PrepParams {
   // ((kv_block_base_i + h * kv_block_stride_i) * 128 + n), each segment starting a fresh block, as
   // KvOperands::order; pads are not read. Null: token order.
   const int32_t* order = nullptr;
+  // Forms an order in the workspace instead, where active().
+  group::Request grouping;
   bool lse = false;
   float* energy_removed = nullptr;  // device [sub][h_kv], optional output
 };
@@ -69,6 +73,8 @@ struct Layout {
 
   int64_t n_units, n_heads;
   int64_t max_chunks = 0, max_q_tiles = 0, max_rank_groups = 0;
+  std::optional<group::Layout> group;  // where an order is formed: at `grouping`
+  int64_t grouping = -1;
   std::vector<SubInfo> sub_info;
   std::vector<SubExtra> sub_extra;
   Rope rope{};
@@ -164,6 +170,11 @@ inline Layout::Layout(const PrepParams& request) {
     energy_rows = take(blocks * kRows * 4);
     energy_blocks = take(blocks * 4);
   }
+  if (request.grouping.active()) {
+    group.emplace(request.grouping, group::Shape{sub_info, sub_extra, request.segments, h_kv,
+                                                 static_cast<int>(d)});
+    grouping = take(group->bytes);
+  }
 }
 
 // Every key of every segment is valid, so the host knows how many there are.
@@ -247,7 +258,8 @@ inline Params device_params(const PrepParams& request, const Layout& layout, voi
   recipe_params(*request.recipe, p);
   p.kv_lens = request.kv_lens;
   p.key_mask = request.key_mask;
-  p.order = request.order;
+  p.order = layout.group.has_value() ? ints(layout.grouping + layout.group->out_order)
+                                     : request.order;
   p.subs = reinterpret_cast<SubInfo*>(base + layout.descriptors);
   p.zeros = base + layout.zeros;
   p.extra = reinterpret_cast<const SubExtra*>(base + layout.extra);

@@ -10,9 +10,6 @@ VCA_DEVICE unsigned char* dynamic_smem_pointer() {
 }
 
 VCA_DEVICE void bar_warp_sync() { __syncwarp(); }
-VCA_DEVICE uint32_t shfl_sync_idx(uint32_t value, uint32_t lane) {
-  return __shfl_sync(0xFFFFFFFFu, value, static_cast<int>(lane));
-}
 VCA_DEVICE uint32_t vote_sync_ballot(bool predicate) {
   return __ballot_sync(0xFFFFFFFFu, predicate);
 }

@@ -9,9 +9,6 @@ namespace vca::ptx {
 VCA_DEVICE unsigned char* dynamic_smem_pointer() { return emu::ops::plain_smem(); }
 
 VCA_DEVICE void bar_warp_sync() { emu::ops::ballot(true); }
-VCA_DEVICE uint32_t shfl_sync_idx(uint32_t value, uint32_t lane) {
-  return emu::ops::shuffle_index(value, lane);
-}
 VCA_DEVICE uint32_t vote_sync_ballot(bool predicate) { return emu::ops::ballot(predicate); }
 VCA_DEVICE uint32_t match_sync_any(uint32_t value) { return emu::ops::match_any(value); }
 VCA_DEVICE int32_t redux_sync_add(int32_t value) { return emu::ops::reduce_add(value); }

@@ -50,7 +50,7 @@ struct GroupingInput {
 struct GroupingParams {
   Grouping kind = Grouping::automatic;
   int pair_passes = 8;       ///< pair exchanges after a cold kdtree or vsmooth
-  int warm_pair_passes = 4;  ///< the same after a warm start
+  int warm_pair_passes = 2;  ///< the same after a warm start
   int pair_rounds = 16;      ///< handshake rounds in one pass
   int pair_memory = 6;       ///< passes in which a tried partner is not tried again
   int pair_inner = 3;        ///< splits of one merged pair

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The launchers of src/kernels on the emulated device: the preprocessing passes as loops over
-// blocks and threads, the attention kernel's own source on the emulator (docs/emulator.md).
+// blocks and threads, the sources of grouping and attention on the emulator (docs/emulator.md).
 #include "emu/launch.hpp"
 
 #include <cuda_runtime.h>
@@ -9,12 +9,50 @@
 #include <cstring>
 
 #include "device/emulated/runtime.hpp"
+#include "kernels/group/launch.hpp"
+#include "kernels/group_emulator.hpp"
 #include "kernels/prep/launch.hpp"
 #include "kernels/prep/pipeline.hpp"
 #include "kernels/sm90/kernel.cuh"
 #include "kernels/sm90/launch.hpp"
 
 namespace vca::kernels {
+namespace group {
+
+cudaError_t form_order(const Request& request, const Layout& layout, const prep::Params& from,
+                       void* scratch, cudaStream_t stream) {
+  return emulated::enqueue(stream, [=] {
+    tests::GroupEmulator launcher;
+    run_passes(request, layout, from, scratch, launcher);
+  });
+}
+
+cudaError_t init_state(void* state, uint64_t state_hash, const StateLayout& layout,
+                       cudaStream_t stream) {
+  return emulated::enqueue(stream, [=] {
+    auto* at = static_cast<uint8_t*>(state);
+    const StateHeader header{kStateMagic, state_hash, layout.n_units, layout.bytes};
+    std::memcpy(at, &header, sizeof header);
+    UnitState unit{};
+    unit.last_call_step = unit.step = -1;
+    std::fill_n(reinterpret_cast<UnitState*>(at + layout.units), layout.n_units, unit);
+  });
+}
+
+cudaError_t reset_state(void* state, int64_t bytes, cudaStream_t stream) {
+  return emulated::enqueue(stream, [=] {
+    auto* at = static_cast<uint8_t*>(state);
+    StateHeader header;
+    std::memcpy(&header, at, sizeof header);
+    if (header.magic != kStateMagic || header.bytes > bytes) return;
+    UnitState unit{};
+    unit.last_call_step = unit.step = -1;
+    std::fill_n(reinterpret_cast<UnitState*>(at + kAlign_bytes), header.units, unit);
+  });
+}
+
+}  // namespace group
+
 namespace prep {
 namespace {
 
@@ -42,6 +80,12 @@ class EmulatedLauncher {
         run_phases<Kernel>(params, blocks);
       }
     });
+  }
+
+  void form_order(const group::Request& request, const group::Layout& layout, const Params& from,
+                  void* scratch) {
+    if (status_ == cudaSuccess)
+      status_ = group::form_order(request, layout, from, scratch, stream_);
   }
 
  private:
