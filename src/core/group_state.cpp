@@ -121,8 +121,7 @@ int64_t GroupState::bytes_needed(const Request& request) {
                   checked_mul(slots + 1, int64_t{sizeof(uint64_t)}, "group state");
   if (slots > 0) {
     for (const StateRoom& room : request.rooms) {
-      const int64_t slot = round_up(
-          static_cast<int64_t>(sizeof(SlotHeader)) + blob_room(room), 8);
+      const int64_t slot = round_up(static_cast<int64_t>(sizeof(SlotHeader)) + blob_room(room), 8);
       bytes =
           checked_add(bytes, checked_mul(slot, request.problem.h_kv, "group state"), "group state");
     }
@@ -158,8 +157,8 @@ void GroupState::init(const Request& request, void* state, size_t bytes) {
   if (h.slots > 0) {
     for (const StateRoom& room : request.rooms)
       for (int64_t head = 0; head < request.problem.h_kv; ++head) {
-        at += static_cast<uint64_t>(round_up(
-            static_cast<int64_t>(sizeof(SlotHeader)) + blob_room(room), 8));
+        at += static_cast<uint64_t>(
+            round_up(static_cast<int64_t>(sizeof(SlotHeader)) + blob_room(room), 8));
         put_offset();
       }
   }
@@ -321,9 +320,8 @@ void GroupState::load_blob(const Request& request, void* state, size_t bytes, co
     item.blob = r.get_bytes(item.header.blob_bytes);
     const StateRoom& room = request.rooms[static_cast<size_t>(unit_sub(request, slot))];
     spec::HeadState head;
-    if (!item.blob.empty() &&
-        (static_cast<int64_t>(item.blob.size()) > blob_room(room) ||
-         !spec::HeadState::deserialise(item.blob, &head)))
+    if (!item.blob.empty() && (static_cast<int64_t>(item.blob.size()) > blob_room(room) ||
+                               !spec::HeadState::deserialise(item.blob, &head)))
       state_error("state blob is damaged", "slot " + std::to_string(slot), "");
     items.push_back(item);
   }

@@ -151,7 +151,8 @@ void expand_on_device(Request& request, const std::vector<vca_segment>& segments
   std::vector<int64_t> range_of;  // by segment
   for (const vca_segment& s : segments) {
     range_of.push_back(static_cast<int64_t>(request.key_ranges.size()));
-    if (s.kind != VCA_SEGMENT_PADDING && s.len > 0) request.key_ranges.push_back({s.begin, s.len, s.kind != VCA_SEGMENT_TEXT});
+    if (s.kind != VCA_SEGMENT_PADDING && s.len > 0)
+      request.key_ranges.push_back({s.begin, s.len, s.kind != VCA_SEGMENT_TEXT});
   }
   const auto all = static_cast<int64_t>(request.key_ranges.size());
   for (int64_t b = 0; b < request.problem.batches; ++b) {

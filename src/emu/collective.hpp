@@ -45,7 +45,7 @@ class Collectives {
     uint32_t arrived = 0;  // lane mask
     std::array<uint32_t, 32> value = {};
     std::array<uint32_t, 32> source = {};  // of shuffle_index
-    WarpWords in = {}, out = {};  // of exchange()
+    WarpWords in = {}, out = {};           // of exchange()
   };
   struct NamedBarrier {
     uint32_t threads = 0;  // expected; 0 = idle

@@ -50,8 +50,7 @@ void add_strides(std::vector<Case>& out) {
 
 // Without a group state: a new order every call.
 void add_groupings(std::vector<Case>& out) {
-  for (const int32_t grouping :
-       {VCA_GROUPING_AUTO, VCA_GROUPING_VSMOOTH, VCA_GROUPING_KMEANS}) {
+  for (const int32_t grouping : {VCA_GROUPING_AUTO, VCA_GROUPING_VSMOOTH, VCA_GROUPING_KMEANS}) {
     Case c{.name = "grouped", .energy = true};
     c.b = 2, c.h_q = 4, c.h_kv = 2, c.s_q = 130, c.s_kv = 700;
     c.grouping = grouping;
@@ -156,7 +155,8 @@ void expect_energy(const Problem& p) {
   ASSERT_EQ(vca_attn_run(&desc, nullptr, 0, nullptr), VCA_OK) << vca_last_error();
   EXPECT_EQ(std::memcmp(p.energy->download().data(), want.data(), heads * 4), 0)
       << "energy_removed";
-  EXPECT_EQ(p.regrouped->download(), std::vector<uint8_t>(heads, p.c.grouping != VCA_GROUPING_IDENTITY ? 1 : 0));
+  EXPECT_EQ(p.regrouped->download(),
+            std::vector<uint8_t>(heads, p.c.grouping != VCA_GROUPING_IDENTITY ? 1 : 0));
 }
 
 class DeviceCase : public testing::TestWithParam<Case> {};

@@ -70,8 +70,7 @@ std::string grouping_refusal(const Request& request) {
   const spec::Problem& p = request.problem;
   if (!p.recipe->v_smooth()) return "";
   if (!kernels::group::supports(p.grouping))
-    return std::string("grouping ") +
-           core::grouping_name(core::grouping_number(p.grouping)) +
+    return std::string("grouping ") + core::grouping_name(core::grouping_number(p.grouping)) +
            " has no kernels; auto, vsmooth, kmeans, cubes and identity have, and the CPU backend "
            "runs it";
   if (p.grouping == spec::Grouping::identity) return "";
@@ -148,8 +147,7 @@ kernels::group::Request grouping_of(const Request& request) {
   const spec::Problem& p = request.problem;
   kernels::group::Request out;
   if (!p.recipe->v_smooth()) return out;
-  out.kind =
-      p.grouping == spec::Grouping::automatic ? spec::Grouping::vsmooth : p.grouping;
+  out.kind = p.grouping == spec::Grouping::automatic ? spec::Grouping::vsmooth : p.grouping;
   out.grid = p.grid;
   for (const core::KeyRange& r : request.key_ranges) out.video.push_back(r.video);
   out.state = request.desc.state;
@@ -314,11 +312,10 @@ void init_state(const Request& request, void* state, size_t bytes, void* stream)
   const kernels::group::StateLayout layout = state_layout(request);
   if (state == nullptr || bytes < static_cast<size_t>(layout.bytes) ||
       reinterpret_cast<uintptr_t>(state) % kWorkspaceAlign != 0)
-    core::fail(VCA_ERR_STATE,
-               {"group state buffer is missing, too small or not aligned",
-                state == nullptr ? "NULL" : std::to_string(bytes) + " bytes",
-                std::to_string(layout.bytes) + " bytes or more at a multiple of 256",
-                "ask vca_group_state_bytes(); cudaMalloc aligns"});
+    core::fail(VCA_ERR_STATE, {"group state buffer is missing, too small or not aligned",
+                               state == nullptr ? "NULL" : std::to_string(bytes) + " bytes",
+                               std::to_string(layout.bytes) + " bytes or more at a multiple of 256",
+                               "ask vca_group_state_bytes(); cudaMalloc aligns"});
   require_on_device("state", state, request.desc.device);
   check(kernels::group::init_state(state, state_hash(request), layout,
                                    static_cast<cudaStream_t>(stream)),

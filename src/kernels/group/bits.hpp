@@ -132,6 +132,13 @@ VCA_DEVICE int32_t add_shared(int32_t* at, int32_t value) {
 #endif
 }
 
+#if defined(__CUDACC__)
+VCA_DEVICE double add_f64(double a, double b) { return __dadd_rn(a, b); }
+VCA_DEVICE double mul_f64(double a, double b) { return __dmul_rn(a, b); }
+#else
+VCA_DEVICE double add_f64(double a, double b) { return a + b; }
+VCA_DEVICE double mul_f64(double a, double b) { return a * b; }
+#endif
 VCA_DEVICE double divide(double a, double b) {
 #if defined(__CUDACC__)
   return __ddiv_rn(a, b);

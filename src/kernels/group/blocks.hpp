@@ -136,9 +136,9 @@ VCA_DEVICE double removed_energy(const Params& p, int64_t unit, unsigned char* s
     const int32_t n = state.count % kRows;
     if (n == 0) continue;
     const int64_t norm = p.norm2[block0 + state.block0 + state.count / kRows];
-    tails = prep::add_f64(tails, divide(static_cast<double>(norm), static_cast<double>(n)));
+    tails = add_f64(tails, divide(static_cast<double>(norm), static_cast<double>(n)));
   }
-  return divide(prep::add_f64(divide(static_cast<double>(full), kRows), tails),
+  return divide(add_f64(divide(static_cast<double>(full), kRows), tails),
                 static_cast<double>(energy));
 }
 

@@ -164,8 +164,8 @@ struct Neighbours {
   }
 };
 
-// Places of the centroids: from the one of largest norm always to the nearest unused one. One warp a
-// problem; the others only help it to load.
+// Places of the centroids: from the one of largest norm always to the nearest unused one. One warp
+// a problem; the others only help it to load.
 template <int kD>
 struct Chain {
   static constexpr int kThreads = 256;

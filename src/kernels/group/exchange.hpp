@@ -56,8 +56,8 @@ struct Match {
       const int32_t n_look_up = counts[1];
       for (int32_t i = warp(); i < n_look_up; i += kWarps) {
         const int32_t a = look_up[i];
-        const int32_t found = nearest(matrix_of(p, x) + a * x.pitch, is_free, x.full, a,
-                                      tried + a * kPairMemory);
+        const int32_t found =
+            nearest(matrix_of(p, x) + a * x.pitch, is_free, x.full, a, tried + a * kPairMemory);
         if (lane() == 0) proposal[a] = found;
       }
       sync_threads(kThreads);
@@ -248,9 +248,8 @@ struct Exchange {
       const int32_t span = high - low;  // |key| < 2^30
       int32_t step = span / 2;
       if (turn % 3 != 2)
-        step = static_cast<int32_t>(static_cast<float>(span) *
-                                    (static_cast<float>(kRows - below) /
-                                     static_cast<float>(up_to - below)));
+        step = static_cast<int32_t>(static_cast<float>(span) * (static_cast<float>(kRows - below) /
+                                                                static_cast<float>(up_to - below)));
       const int32_t middle = low + (step < span ? step : span - 1);
       int32_t count = 0;
       VCA_UNROLL

@@ -26,7 +26,7 @@ using prep::min_i64;
 inline constexpr int kRows = 128;
 inline constexpr int kHistogramRows = 2048;  // rows of one histogram
 inline constexpr int kListed = 16;
-inline constexpr int kPairMemory = 6;        // GroupingParams::pair_memory
+inline constexpr int kPairMemory = 6;  // GroupingParams::pair_memory
 
 // A segment of a sub-problem, from shapes only.
 struct Entry {
@@ -109,7 +109,7 @@ struct Params {
   int32_t* bucket;        // [block] place of centroid c in the chain
   int32_t* histogram;
   int32_t* distances;
-  int32_t* lists;  // [block][kListed] nearest neighbours, distances.hpp
+  int32_t* lists;    // [block][kListed] nearest neighbours, distances.hpp
   int32_t* sums;     // [block][d_pad]
   int8_t* means;     // [block][d_pad]
   int64_t* norm2;    // [block] of the sum

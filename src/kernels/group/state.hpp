@@ -115,7 +115,7 @@ struct Judge {
     for (int64_t unit = ptx::cta_index(); unit < items; unit += ptx::grid_size()) {
       if (p.units[unit].start == Start::warm) {
         const double f = removed_energy<kThreads>(p, unit, ptx::dynamic_smem_pointer());
-        const bool lost = f < prep::mul_f64(p.warm_share, p.unit_state[unit].f_at_grouping);
+        const bool lost = f < mul_f64(p.warm_share, p.unit_state[unit].f_at_grouping);
         if (thread() == 0 && lost) {
           p.units[unit].start = Start::cold;
           *p.any_cold = 1;

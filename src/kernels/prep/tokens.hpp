@@ -57,8 +57,14 @@ struct AllTokens {
     const SubExtra& extra = p.extra[sub];
     const Segment* segments = p.segments + extra.first_segment;
     if (number == 0 && thread == 0) {
-      int64_t n = 0;
-      for (int64_t i = 0; i < extra.n_segments; ++i) n += segments[i].len;
+      int64_t n = 0, first_block = 0;
+      for (int64_t i = 0; i < extra.n_segments; ++i) {
+        p.segment_state[extra.state_base + i] = {static_cast<int32_t>(first_block),
+                                                 static_cast<int32_t>(n),
+                                                 static_cast<int32_t>(segments[i].len)};
+        n += segments[i].len;
+        first_block += ceil_div(segments[i].len, kRows);
+      }
       p.n_valid[sub] = static_cast<int32_t>(n);
       p.subs[sub].n_blocks = static_cast<int32_t>(extra.capacity);
     }

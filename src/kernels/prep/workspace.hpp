@@ -171,8 +171,8 @@ inline Layout::Layout(const PrepParams& request) {
     energy_blocks = take(blocks * 4);
   }
   if (request.grouping.active()) {
-    group.emplace(request.grouping, group::Shape{sub_info, sub_extra, request.segments, h_kv,
-                                                 static_cast<int>(d)});
+    group.emplace(request.grouping,
+                  group::Shape{sub_info, sub_extra, request.segments, h_kv, static_cast<int>(d)});
     grouping = take(group->bytes);
   }
 }
@@ -258,8 +258,8 @@ inline Params device_params(const PrepParams& request, const Layout& layout, voi
   recipe_params(*request.recipe, p);
   p.kv_lens = request.kv_lens;
   p.key_mask = request.key_mask;
-  p.order = layout.group.has_value() ? ints(layout.grouping + layout.group->out_order)
-                                     : request.order;
+  p.order =
+      layout.group.has_value() ? ints(layout.grouping + layout.group->out_order) : request.order;
   p.subs = reinterpret_cast<SubInfo*>(base + layout.descriptors);
   p.zeros = base + layout.zeros;
   p.extra = reinterpret_cast<const SubExtra*>(base + layout.extra);
