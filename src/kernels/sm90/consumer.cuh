@@ -6,9 +6,10 @@
 //   tensor     QK(j+1) ......... | PV(j) ............ |
 //   registers  merge(j-1), rescale | softmax(j+1)       | pack(j+1)
 //
-// An iteration finds its stage loaded (not with real exponentials): the one before has waited for it, behind arithmetic that
-// hides the barrier's latency. That wait, and the branch on `moved_`, are also where basic blocks
-// end, which ptxas respects when it schedules: maxima and conversions | FFMAs | wait for PV, F2IP.
+// An iteration finds its stage loaded (not with real exponentials): the one before has waited for
+// it, behind arithmetic that hides the barrier's latency. That wait, and the branch on `moved_`,
+// are also where basic blocks end, which ptxas respects when it schedules: maxima and conversions |
+// FFMAs | wait for PV, F2IP.
 //
 // The last iteration of a tile computes the first scores of the next one. It is a copy of its own,
 // so that the hot loop has no question about tiles in it. Every MMA is issued and awaited in the
@@ -392,7 +393,7 @@ class Consumer {
                     0.0f};  // block maximum minus running maximum: the block's weight in code units
   RowPair bias_ = {0.0f, 0.0f};  // top - reference of the block (local) or of the row (running)
   float factor_ = 0.0f;          // code units per integer score
-  uint32_t moved_ = 0;           // a row of the warp has a new maximum (not bool: ptxas packs bytes)
+  uint32_t moved_ = 0;          // a row of the warp has a new maximum (not bool: ptxas packs bytes)
   RowPair sum_ = {0.0f, 0.0f};  // real_exp: of the block whose codes are in p_codes_
   uint32_t slot_ = 0;           // running_exp: position of a block in its group
   std::conditional_t<C.fp8_scores(), float, int32_t> s_[64];

@@ -91,9 +91,8 @@ template <int kBegin, int kEnd>
 VCA_DEVICE void code_arguments(int32_t (&s)[64], float factor, RowPair bias) {
 #pragma unroll
   for (int i = kBegin; i < kEnd; ++i)
-    s[i] = static_cast<int32_t>(
-        ptx::float_bits(ptx::fma_rn(ptx::bits_float(static_cast<uint32_t>(s[i])), factor,
-                                    i % 4 < 2 ? bias.r0 : bias.r1)));
+    s[i] = static_cast<int32_t>(ptx::float_bits(ptx::fma_rn(
+        ptx::bits_float(static_cast<uint32_t>(s[i])), factor, i % 4 < 2 ? bias.r0 : bias.r1)));
 }
 
 // Codes as the A operand of PV: register 4k + 2h + row of k-step k holds columns {16(2k+h)/2...}:
