@@ -93,11 +93,19 @@ std::vector<Tile> tiles_of(const Request& request, int64_t first, int64_t last) 
   const int64_t group = group_size(p);
   std::vector<Tile> tiles;
   for (int64_t unit = first; unit < last; ++unit) {
-    const int64_t rows = p.subs[static_cast<size_t>(unit_sub(request, unit))].q_len;
+    const spec::SubProblem& sub = p.subs[static_cast<size_t>(unit_sub(request, unit))];
+    const int64_t rows = sub.q_len, begin = sub.q_begin;
     for (int64_t g = 0; g < group; ++g)
-      for (int64_t row = 0; row < rows; row += cpu::kTileRows)
-        tiles.push_back({unit, unit_kv_head(request, unit) * group + g, row,
-                         static_cast<int>(std::min<int64_t>(cpu::kTileRows, rows - row))});
+      for (int64_t row = 0; row < rows;) {
+        int64_t end = std::min(rows, row + cpu::kTileRows - row % cpu::kTileRows);
+        // The rows of a tile share a row of the block mask, which counts from the first query of
+        // all.
+        if (p.block_mask != nullptr)
+          end = std::min(end, row + spec::kBlock - (begin + row) % spec::kBlock);
+        tiles.push_back(
+            {unit, unit_kv_head(request, unit) * group + g, row, static_cast<int>(end - row)});
+        row = end;
+      }
   }
   return tiles;
 }

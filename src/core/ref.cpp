@@ -119,6 +119,7 @@ class RefHead {
     spec::prepare_kv(p_, sub, p_.kv_head(h), order, kv_.view);
     spec::allocate(r, sub.q_len, p_.d_pad, lse, q_);
     spec::prepare_q(p_, sub, h, kv_.view.k_offset, q_.view);
+    spec::bind_mask(p_, sub, h, q_.view);
   }
   const spec::KvOperands& kv() const { return kv_.view; }
 

@@ -132,6 +132,19 @@ void check_mask(const vca_attn_desc& desc, int64_t batches, int64_t s_kv) {
     }
 }
 
+void check_block_mask(const vca_attn_desc& desc, const spec::Problem& p) {
+  if (desc.block_mask == nullptr) return;
+  const int64_t n =
+      checked_mul(checked_mul(p.batches, p.h_q, "block_mask"),
+                  checked_mul(p.mask_blocks_q(), p.mask_blocks_kv(), "block_mask"), "block_mask");
+  for (int64_t i = 0; i < n; ++i) {
+    if (desc.block_mask[i] <= 1) continue;
+    invalid("block_mask has an element that is not a boolean (number " + to_text(i) + ")",
+            to_text(int64_t{desc.block_mask[i]}), "0 or 1",
+            "[B, H_q, ceil(S_q/128), ceil(S_kv/128)], contiguous");
+  }
+}
+
 int64_t blocks_of(int64_t tokens) { return (tokens + spec::kBlock - 1) / spec::kBlock; }
 
 void add_segment(const vca_attn_desc& desc, int64_t s_kv, const vca_segment& segment,
@@ -178,6 +191,8 @@ void expand_subproblems(Request& request) {
   if (!request.on_device()) {
     check_lengths(desc, p.batches, p.s_kv);
     check_mask(desc, p.batches, p.s_kv);
+    check_block_mask(desc, p);
+    p.block_mask = desc.block_mask;
   }
   check_grid(desc, segments, p.grouping);
   p.grid = {desc.grid[0], desc.grid[1], desc.grid[2]};

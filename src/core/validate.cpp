@@ -121,10 +121,6 @@ void check_scalars(const vca_attn_desc& d) {
     invalid("num_threads is negative", to_text(int64_t{d.num_threads}), ">= 0 (0: OpenMP's own)",
             "");
   }
-  if (d.block_mask != nullptr) {
-    fail(VCA_ERR_UNSUPPORTED, {"block_mask is reserved", "a pointer", "NULL in this version",
-                               "sparse attention is not available; use key_mask or segments"});
-  }
 }
 
 void resolve_rope(const vca_attn_desc& d, Request& request) {

@@ -147,6 +147,7 @@ spec::QOperands Layout::q(uint8_t* base, int64_t unit, int64_t q_head) const {
   q.max_q_scale = carver.take<float>(s.q.max_q_scale);
   q.q_micro = carver.take<uint8_t>(s.q.q_micro);
   q.q_mean = carver.take<float>(s.q.q_mean);
+  spec::bind_mask(p, p.subs[static_cast<size_t>(unit_sub(request_, unit))], q_head, q);
   return q;
 }
 

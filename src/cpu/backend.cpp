@@ -158,6 +158,7 @@ void attend_tile(Isa isa, const spec::Problem& p, const spec::KvOperands& kv,
   task.k_micro = kv.k_micro;
   task.v_micro = kv.v_micro;
   task.delta = delta;
+  task.mask = q.mask_row(row0);
   task.rows = rows;
   const int64_t row_bytes = r.qk == QkFormat::nvfp4 ? q.d_pad / 2 : q.d_pad;
   task.q_codes = q.q_codes != nullptr ? q.q_codes + row0 * row_bytes : nullptr;

@@ -37,10 +37,10 @@ class Scratch {
   std::vector<unsigned char> memory_;
 };
 
-// Rows [row0, row0 + rows) of one head, rows <= kTileRows, into scratch.o ([rows][d]), scratch.l
-// and, when the operands hold q.k_offset, scratch.lse. Not for the recipe `exact`. With q means all
-// rows share one of them, and `delta` holds its scores, one a column (spec::mean_scores); else
-// null.
+// Rows [row0, row0 + rows) of one head, rows <= kTileRows, in one row of its block mask if it has
+// one, into scratch.o ([rows][d]), scratch.l and, when the operands hold q.k_offset, scratch.lse.
+// Not for the recipe `exact`. With q means all rows share one of them, and `delta` holds its
+// scores, one a column (spec::mean_scores); else null.
 void attend_tile(Isa isa, const spec::Problem& p, const spec::KvOperands& kv,
                  const spec::QOperands& q, int64_t row0, int rows, const float* delta, bool lse,
                  Scratch& scratch);

@@ -43,7 +43,10 @@ struct TileTask {
   const float* s_v;
   const uint8_t* k_micro;  // NVFP4: micro-scales of 16 channels, pitch d_pad / 16
   const uint8_t* v_micro;  // NVFP4: micro-scales of 16 keys by channel
-  const float* delta;      // scores of the tile's query mean, one a column; null without
+  // Row of the block mask for the tile, by token / 128; null without. A block of columns without an
+  // allowed token is skipped.
+  const uint8_t* mask;
+  const float* delta;  // scores of the tile's query mean, one a column; null without
 
   int rows;                // 1 .. kTileRows
   const uint8_t* q_codes;  // of the first row, pitch d_pad

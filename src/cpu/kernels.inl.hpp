@@ -168,6 +168,19 @@ void scores_int8(Scratch&, const TileTask&, const uint8_t*) {}
 
 // ---- softmax ----
 
+// Columns that the block mask allows; null stands for all of a block.
+using AllowedColumns = const uint8_t*;
+
+void block_maxima_of(Scratch& t, AllowedColumns allowed) {
+  for (int row = 0; row < kTileRows; row += kLanes)
+    for (int g = 0; g < 4; ++g) {
+      Vf m = set1(-__builtin_inff());
+      for (int n = 2 * g; n < kTileBlock; n += n % 2 == 0 ? 1 : 7)
+        if (allowed[n]) m = max_or_b(load(&t.s[n][row]), m);
+      store(&t.max[g][row], m);
+    }
+}
+
 void block_maxima(Scratch& t) {
   for (int row = 0; row < kTileRows; row += kLanes)
     for (int g = 0; g < 4; ++g) {
@@ -181,14 +194,22 @@ void block_maxima(Scratch& t) {
 }
 
 // Score factors, maxima, rescale factors and the bias of the codes.
-void block_factors(Scratch& t, const TileTask& task, int64_t block) {
+void block_factors(Scratch& t, const TileTask& task, int64_t block, AllowedColumns allowed) {
+  bool present[4] = {true, true, true, true};  // scale groups with a column that counts
+  if (allowed != nullptr) {
+    for (bool& p : present) p = false;
+    for (int n = 0; n < kTileBlock; ++n) present[n % 8 / 2] |= allowed[n] != 0;
+  }
   const float* k_scale = task.k_scale + block * 4;
   for (int row = 0; row < kTileRows; ++row) {
     float top = 0.0f;
+    bool first = true;
     for (int g = 0; g < 4; ++g) {
       t.a[g][row] = t.unit[row] * k_scale[g];
+      if (!present[g]) continue;
       const float product = mul_ru(t.max[g][row], t.a[g][row]);
-      top = g == 0 || top < product ? product : top;
+      top = first || top < product ? product : top;
+      first = false;
     }
     const float m_block = ceil_sixteenth(top);
     const float m_new = t.m_run[row] < m_block ? m_block : t.m_run[row];
@@ -201,9 +222,20 @@ void block_factors(Scratch& t, const TileTask& task, int64_t block) {
 
 // NVFP4 codes of 16 keys and the group's share of the sum, from s[0 .. count) = code units.
 template <PKind kP>
-void fp4_group(Scratch& t, const TileTask& task, int n0, int count, int row, Vf& sum) {
-  Vf top = load(&t.s[n0][row]);
-  for (int n = 1; n < count; ++n) top = max_or_b(top, load(&t.s[n0 + n][row]));
+void fp4_group(Scratch& t, const TileTask& task, int n0, int count, int row, AllowedColumns allowed,
+               Vf& sum) {
+  const auto skipped = [=](int n) { return allowed != nullptr && !allowed[n0 + n]; };
+  bool any = false;
+  Vf top = set1(-__builtin_inff());
+  for (int n = 0; n < count; ++n) {
+    if (skipped(n)) {
+      store(&t.s[n0 + n][row], set1(0.0f));
+      continue;
+    }
+    top = any ? max_or_b(top, load(&t.s[n0 + n][row])) : load(&t.s[n0 + n][row]);
+    any = true;
+  }
+  if (!any) return;
   const Vf largest = exp2_cpu(mul(top, set1(0.125f)));
   Vf scale = round_e4m3(mul(largest, set1(1.0f / 6.0f)));
   Vf terms = set1(0.0f);
@@ -217,6 +249,7 @@ void fp4_group(Scratch& t, const TileTask& task, int n0, int count, int row, Vf&
     }
     const Vf fold = load(log_scale);
     for (int n = 0; n < count; ++n) {
+      if (skipped(n)) continue;
       float* s = &t.s[n0 + n][row];
       const Vf e = exp2_cpu(mul(sub(load(s), fold), set1(0.125f)));
       terms = add(terms, e);
@@ -228,6 +261,7 @@ void fp4_group(Scratch& t, const TileTask& task, int n0, int count, int row, Vf&
     const Vf inverse = select_ge(scale, set1(0x1p-9f),
                                  div(set1(1.0f), max_or_b(scale, set1(0x1p-9f))), set1(0.0f));
     for (int n = 0; n < count; ++n) {
+      if (skipped(n)) continue;
       float* s = &t.s[n0 + n][row];
       const Vf e = exp2_cpu(mul(load(s), set1(0.125f)));
       terms = add(terms, e);
@@ -238,7 +272,7 @@ void fp4_group(Scratch& t, const TileTask& task, int n0, int count, int row, Vf&
 }
 
 template <PKind kP>
-void fp4_probabilities(Scratch& t, const TileTask& task, int n_valid) {
+void fp4_probabilities(Scratch& t, const TileTask& task, int n_valid, AllowedColumns allowed) {
   for (int row = 0; row < kTileRows; row += kLanes) {
     const Vf bias = load(&t.bias[row]);
     Vf sum = set1(0.0f);
@@ -246,14 +280,15 @@ void fp4_probabilities(Scratch& t, const TileTask& task, int n_valid) {
       const int count = n_valid - n0 < kMicroGroup ? n_valid - n0 : kMicroGroup;
       for (int n = n0; n < n0 + count; ++n)
         store(&t.s[n][row], fma_rn(load(&t.s[n][row]), load(&t.a[n % 8 / 2][row]), bias));
-      fp4_group<kP>(t, task, n0, count, row, sum);
+      fp4_group<kP>(t, task, n0, count, row, allowed, sum);
     }
     store(&t.sum[row], sum);
   }
 }
 
 template <PKind kP>
-void probabilities(Scratch& t, int n_valid) {
+void probabilities(Scratch& t, int n_valid, AllowedColumns allowed) {
+  const auto skipped = [=](int n) { return allowed != nullptr && !allowed[n]; };
   for (int row = 0; row < kTileRows; row += kLanes) {
     const Vf bias = load(&t.bias[row]);
     Vf a[4];
@@ -261,7 +296,7 @@ void probabilities(Scratch& t, int n_valid) {
     if constexpr (kP == kPExpCast) {
       for (int n = 0; n < n_valid; ++n) {
         const Vf x = fma_rn(load(&t.s[n][row]), a[n % 8 / 2], bias);
-        store(&t.s[n][row], expcast_value(x));
+        store(&t.s[n][row], skipped(n) ? set1(0.0f) : expcast_value(x));
       }
       Vf sum = set1(0.0f);
       for (int n = 0; n < n_valid; ++n) sum = add(sum, load(&t.s[n][row]));
@@ -270,6 +305,10 @@ void probabilities(Scratch& t, int n_valid) {
       Vf lane[16];
       for (Vf& x : lane) x = set1(0.0f);
       for (int n = 0; n < n_valid; ++n) {
+        if (skipped(n)) {
+          store(&t.s[n][row], set1(0.0f));
+          continue;
+        }
         const Vf x = fma_rn(load(&t.s[n][row]), a[n % 8 / 2], bias);
         const Vf e = exp2_cpu(mul(x, set1(0.125f)));
         lane[n % 16] = add(lane[n % 16], e);
@@ -402,8 +441,36 @@ void accumulate_output(Scratch& t, const TileTask& task, int64_t block, int n_va
   }
 }
 
+// Which of a block's valid columns the mask allows, and how many.
+int mask_columns(const TileTask& task, int64_t block, int n_valid, uint8_t* allowed) {
+  const int32_t* order = task.order + block * kTileBlock;
+  int count = 0;
+  for (int n = 0; n < kTileBlock; ++n) {
+    allowed[n] = n < n_valid && task.mask[order[n] / kTileBlock] != 0;
+    count += allowed[n];
+  }
+  return count;
+}
+
+// The running and local orders restore means every 8 blocks.
+void end_group(Scratch& t, const TileTask& task, int64_t block) {
+  if (task.order_kind == kOrderPlain || task.order_kind == kOrderMeans) return;
+  if (block % kGroup == kGroup - 1 || block == task.n_blocks - 1)
+    restore_means(t, task, block / kGroup * kGroup);
+}
+
 void run_block(Scratch& t, const TileTask& task, int64_t block) {
   const int n_valid = valid_columns(task, block);
+  uint8_t columns[kTileBlock];
+  AllowedColumns allowed = nullptr;
+  if (task.mask != nullptr) {
+    const int count = mask_columns(task, block, n_valid, columns);
+    if (count == 0) {
+      end_group(t, task, block);
+      return;
+    }
+    if (count < n_valid) allowed = columns;
+  }
   decode_block(t, task, block);
   if (kHasDot4 && task.qk == kQkInt8) {
     scores_int8(t, task, task.k_codes + block * kTileBlock * task.d_pad);
@@ -413,26 +480,30 @@ void run_block(Scratch& t, const TileTask& task, int64_t block) {
     scores_fp32<true>(t, task.qk_dims,
                       task.delta != nullptr ? task.delta + block * kTileBlock : nullptr);
   }
-  block_maxima(t);
-  block_factors(t, task, block);
+  if (allowed != nullptr) {
+    block_maxima_of(t, allowed);
+  } else {
+    block_maxima(t);
+  }
+  block_factors(t, task, block, allowed);
   switch (task.p) {
     case kPExpCast:
-      probabilities<kPExpCast>(t, n_valid);
+      probabilities<kPExpCast>(t, n_valid, allowed);
       break;
     case kPCastE4m3:
-      probabilities<kPCastE4m3>(t, n_valid);
+      probabilities<kPCastE4m3>(t, n_valid, allowed);
       break;
     case kPCastU8:
-      probabilities<kPCastU8>(t, n_valid);
+      probabilities<kPCastU8>(t, n_valid, allowed);
       break;
     case kPFp32:
-      probabilities<kPFp32>(t, n_valid);
+      probabilities<kPFp32>(t, n_valid, allowed);
       break;
     case kPFp4:
-      fp4_probabilities<kPFp4>(t, task, n_valid);
+      fp4_probabilities<kPFp4>(t, task, n_valid, allowed);
       break;
     case kPFp4Folded:
-      fp4_probabilities<kPFp4Folded>(t, task, n_valid);
+      fp4_probabilities<kPFp4Folded>(t, task, n_valid, allowed);
       break;
   }
   accumulate_sums(t, task, block);
@@ -450,8 +521,7 @@ void run_block(Scratch& t, const TileTask& task, int64_t block) {
       accumulate_output<kOrderRunning>(t, task, block, n_valid);
       break;
   }
-  if (block % kGroup == kGroup - 1 || block == task.n_blocks - 1)
-    restore_means(t, task, block / kGroup * kGroup);
+  end_group(t, task, block);
 }
 
 void finish(const Scratch& t, const TileTask& task) {
@@ -461,9 +531,13 @@ void finish(const Scratch& t, const TileTask& task) {
     const float l = (t.l[0][row] + t.l[1][row]) + (t.l[2][row] + t.l[3][row]);
     const float inverse = 1.0f / l;
     float* out = task.o + (int64_t)row * task.head_dim;
-    for (int d = 0; d < task.head_dim; ++d) out[d] = (o[d][row] * inverse) * task.s_v[d];
     task.l[row] = l;
     task.m_run[row] = t.m_run[row];
+    if (t.m_run[row] == -__builtin_inff()) {  // a mask that leaves no key
+      for (int d = 0; d < task.head_dim; ++d) out[d] = 0.0f;
+      continue;
+    }
+    for (int d = 0; d < task.head_dim; ++d) out[d] = (o[d][row] * inverse) * task.s_v[d];
   }
 }
 

@@ -116,14 +116,22 @@ class RowEvaluator {
   void block(int64_t row, int64_t j, const BlockOperands& b, const float* delta,
              const uint8_t* codes_in, const float* sum_in, RowState& st,
              const BlockTrace& trace) const {
+    bool allowed[kBlock];
+    const Allowed how = allowed_columns(row, j, b, allowed);
+    if (how == Allowed::none) {
+      skip(j, st, trace);
+      return;
+    }
+    const bool some = how == Allowed::some;
     BlockScores scores;
     compute_scores(row, j, b, delta, scores);
-    const float m_blk = scores.block_maximum();
+    const float m_blk = some ? scores.block_maximum_of(allowed) : scores.block_maximum();
     const float m_new = std::max(st.m_run, m_blk);
     const float alpha = pow2_code(spec::sub(st.m_run, m_new));
     const float reference = r_.reference == Reference::block_max ? m_blk : m_new;
     BlockP probability;
-    compute_p(r_, target_, scores, reference, b.valid, codes_in, probability);
+    compute_p(r_, target_, scores, reference, some ? allowed : b.valid, some, codes_in,
+              probability);
     const float r_fp32 = codes_in != nullptr && sum_in != nullptr ? *sum_in
                          : r_.decoded_sums()                      ? 0.0f
                          : r_.fp4_p()
@@ -147,13 +155,17 @@ class RowEvaluator {
         r_block = accumulate_running(j, b, probability, alpha, r_fp32, st);
         break;
     }
-    const bool grouped = r_.flow() == Flow::local || r_.flow() == Flow::running;
-    if (grouped && (j % kGroupBlocks == kGroupBlocks - 1 || j == kv_.n_blocks - 1))
-      restore_means(j / kGroupBlocks * kGroupBlocks, st);
+    end_group(j, st);
     trace.store(scores, probability, reference, m_new, r_block);
   }
 
   void finish(int64_t row, const RowState& st, float* o, float* l_out, float* lse) const {
+    if (st.m_run == -std::numeric_limits<float>::infinity()) {  // a mask that leaves no key
+      if (o != nullptr) std::fill_n(o, p_.d, 0.0f);
+      if (l_out != nullptr) *l_out = 0.0f;
+      if (lse != nullptr) *lse = -std::numeric_limits<float>::infinity();
+      return;
+    }
     // Flows without groups keep l in one sum; adding three zeros changes nothing.
     const float l = add(add(st.l[0], st.l[1]), add(st.l[2], st.l[3]));
     const float inverse = 1.0f / l;
@@ -172,6 +184,35 @@ class RowEvaluator {
   int exponent() const { return e_; }
 
  private:
+  enum class Allowed { all, some, none };
+
+  // Valid columns whose token's block the mask allows. Without a mask: all.
+  Allowed allowed_columns(int64_t row, int64_t j, const BlockOperands& b, bool* allowed) const {
+    const uint8_t* mask = q_.mask_row(row);
+    if (mask == nullptr) return Allowed::all;
+    int valid = 0, count = 0;
+    for (int n = 0; n < kBlock; ++n) {
+      allowed[n] = b.valid[n] && mask[kv_.order[j * kBlock + n] / kBlock] != 0;
+      valid += b.valid[n];
+      count += allowed[n];
+    }
+    return count == valid ? Allowed::all : count > 0 ? Allowed::some : Allowed::none;
+  }
+
+  void end_group(int64_t j, RowState& st) const {
+    const bool grouped = r_.flow() == Flow::local || r_.flow() == Flow::running;
+    if (grouped && (j % kGroupBlocks == kGroupBlocks - 1 || j == kv_.n_blocks - 1))
+      restore_means(j / kGroupBlocks * kGroupBlocks, st);
+  }
+
+  // A block without an allowed key does not exist for the row, but for the end of its group.
+  void skip(int64_t j, RowState& st, const BlockTrace& trace) const {
+    const BlockScores scores{};
+    const BlockP probability{};
+    trace.store(scores, probability, st.m_run, st.m_run, 0.0f);
+    end_group(j, st);
+  }
+
   void compute_scores(int64_t row, int64_t j, const BlockOperands& b, const float* delta,
                       BlockScores& s) const {
     const float unit = query_unit(p_, q_, row, e_);

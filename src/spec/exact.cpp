@@ -29,11 +29,16 @@ void exact_row(const Problem& p, const SubProblem& sub, int64_t q_head, int64_t 
   double q[kMaxHeadDim], k[kMaxHeadDim];
   load_double(
       p, row, true, [&](float* x) { p.q.load_row(sub.batch, q_head, row, x); }, q);
-  std::vector<double> score(static_cast<size_t>(n));
+  std::vector<double> score(static_cast<size_t>(n), -std::numeric_limits<double>::infinity());
+  const uint8_t* mask = p.mask_row(sub.batch, q_head, row);
   size_t at = 0;
   double max = -std::numeric_limits<double>::infinity();
   for (const auto& segment : sub.segments)
     for (const int64_t token : segment) {
+      if (mask != nullptr && mask[token / kBlock] == 0) {
+        ++at;
+        continue;
+      }
       load_double(
           p, token, true, [&](float* x) { p.k.load_row(sub.batch, kv_head, token, x); }, k);
       double dot = 0.0;
@@ -41,6 +46,10 @@ void exact_row(const Problem& p, const SubProblem& sub, int64_t q_head, int64_t 
       score[at] = p.scale * dot;
       max = std::max(max, score[at++]);
     }
+  if (max == -std::numeric_limits<double>::infinity()) {  // a mask that leaves no key
+    if (prob != nullptr) std::fill(prob, prob + n, 0.0);
+    return;
+  }
   double sum = 0.0;
   for (double& s : score) {
     s = std::exp(s - max);

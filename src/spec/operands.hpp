@@ -75,9 +75,15 @@ struct QOperands {
   float* max_q_scale = nullptr;
   uint8_t* q_micro = nullptr;
   float* q_mean = nullptr;
+  // Of the head's block mask: the row of query block 0, null without a mask; see Problem::mask_row.
+  const uint8_t* mask = nullptr;
+  int64_t mask_pitch = 0, mask_begin = 0;  // blocks of keys; the sub-problem's q_begin
   // Row of q_mean that belongs to a row; null: row / 128. Set where rows are picked out.
   const int32_t* mean_of_row = nullptr;
 
+  const uint8_t* mask_row(int64_t row) const {
+    return mask != nullptr ? mask + (mask_begin + row) / kBlock * mask_pitch : nullptr;
+  }
   int64_t mean_row(int64_t row) const {
     return mean_of_row != nullptr ? mean_of_row[row] : row / kBlock;
   }
@@ -133,6 +139,10 @@ void prepare_kv(const Problem& p, const SubProblem& sub, int64_t kv_head,
 // head reads.
 void prepare_q(const Problem& p, const SubProblem& sub, int64_t q_head, const float* k_offset,
                QOperands& out);
+
+// Puts the head's block mask, if the problem has one, beside its operands: prepared operands hold
+// no mask, attention reads the caller's.
+void bind_mask(const Problem& p, const SubProblem& sub, int64_t q_head, QOperands& q);
 
 // The exponent e of docs/numerics.md B6: smallest integer >= 0 with
 // 2^-e * A * qmax * kmax * d_pad < 2^23.

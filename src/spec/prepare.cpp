@@ -342,6 +342,12 @@ int overflow_exponent(const Problem& p, float max_q_scale, float max_k_scale) {
   return e;
 }
 
+void bind_mask(const Problem& p, const SubProblem& sub, int64_t q_head, QOperands& q) {
+  q.mask = p.mask_row(sub.batch, q_head, 0);
+  q.mask_pitch = p.mask_blocks_kv();
+  q.mask_begin = sub.q_begin;
+}
+
 void mean_scores(const KvOperands& kv, const float* mean, int64_t block, float* out) {
   constexpr int kAtOnce = 8;  // independent sums, each serial in i: as fast as one would be slow
   const float* k = kv.k_real + block * kBlock * kv.d_pad;

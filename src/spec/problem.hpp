@@ -65,6 +65,18 @@ struct Problem {
   Rope rope;
   std::array<int64_t, 3> grid{};
   std::vector<SubProblem> subs;
+  // Optional block mask [batches][h_q][ceil(s_q/128)][ceil(s_kv/128)], 1 = attend, by token order
+  // whatever the grouping (docs/numerics.md D5).
+  const uint8_t* block_mask = nullptr;
+
+  int64_t mask_blocks_q() const { return (s_q + kBlock - 1) / kBlock; }
+  int64_t mask_blocks_kv() const { return (s_kv + kBlock - 1) / kBlock; }
+  // Row of the mask for a query row, by block of keys; null without a mask.
+  const uint8_t* mask_row(int64_t batch, int64_t q_head, int64_t row) const {
+    if (block_mask == nullptr) return nullptr;
+    return block_mask +
+           ((batch * h_q + q_head) * mask_blocks_q() + row / kBlock) * mask_blocks_kv();
+  }
 
   // The three views, and all that follows from their shapes: sizes, padding, the default scale
   // 1/sqrt(d).

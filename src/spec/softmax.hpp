@@ -34,6 +34,18 @@ struct BlockScores {
     }
     return ceil_sixteenth(t);
   }
+
+  // The same over some of the columns, at least one.
+  float block_maximum_of(const bool* allowed) const {
+    float t = -std::numeric_limits<float>::infinity();
+    for (int g = 0; g < 4; ++g) {
+      float s = -std::numeric_limits<float>::infinity();
+      for (int n = 0; n < kBlock; ++n)
+        if (k_group(n) == g && allowed[n]) s = std::max(s, value[n]);
+      if (s > -std::numeric_limits<float>::infinity()) t = std::max(t, mul_ru(s, a[g]));
+    }
+    return ceil_sixteenth(t);
+  }
 };
 
 struct BlockP {
@@ -163,9 +175,10 @@ inline float decode_p(const Recipe& r, uint8_t code) {
   return r.p == PMap::cast_u8 ? static_cast<float>(code) : e4m3_decode(code);
 }
 
-// P of a block relative to `reference`, or from injected codes.
+// P of a block relative to `reference`, or from injected codes. `strict`: columns that are not
+// valid have P = 0 whatever the recipe (a block mask); else decoded sums leave pads as they are.
 inline void compute_p(const Recipe& r, Target target, const BlockScores& s, float reference,
-                      const bool* valid, const uint8_t* codes_in, BlockP& out) {
+                      const bool* valid, bool strict, const uint8_t* codes_in, BlockP& out) {
   const bool polynomial = target != Target::cpu && r.p != PMap::fp32;  // E3
   const float bias = sub_rd(r.top, reference);  // down: no code exceeds `top` (docs/numerics.md, E)
   if (r.fp4_p()) {
@@ -176,7 +189,7 @@ inline void compute_p(const Recipe& r, Target target, const BlockScores& s, floa
   for (int n = 0; n < kBlock; ++n) {
     // FP32-sum recipes mask the pads of a tail block; decoded sums ignore them through the
     // indicator.
-    const bool masked = !valid[n] && !r.decoded_sums();
+    const bool masked = !valid[n] && (strict || !r.decoded_sums());
     const float x = fma_rn(s.value[n], s.a[k_group(n)], bias);
     out.sum_terms[n] = 0.0f;
     out.codes[n] = 0;

@@ -197,12 +197,7 @@ TEST(Device, AutoLooksAtTheLongestSequence) {
 TEST(Device, BlockMask) {
   DeviceCall c;
   c.desc.block_mask = on_device<const uint8_t>(0xB0000);
-  size_t needed = 0;
-  const char* const word = gpu::built() ? "block_mask is reserved" : kNoKernels;
-  for (const vca_status status : every_call(c.desc))
-    expect_refused(status, VCA_ERR_UNSUPPORTED, {word});
-  expect_refused(vca_attn_explain(&c.desc, nullptr, 0, &needed), VCA_ERR_UNSUPPORTED,
-                 {"block_mask is reserved"});
+  refused_everywhere(c.desc, "block_mask is not on sm_90 in this version");
 }
 
 TEST(Device, NoSuchDevice) {

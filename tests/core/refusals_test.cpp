@@ -149,9 +149,9 @@ TEST(Refusals, WhatThisBuildCannotRun) {
   c.desc.target = VCA_TARGET_SM90;
   refused(c, VCA_ERR_UNSUPPORTED, {"target cannot run: ", "sm90", "vca_ref_attn"});
   c.desc.target = VCA_TARGET_CPU;
-  const uint8_t block_mask = 1;
+  const uint8_t block_mask = 2;
   c.desc.block_mask = &block_mask;
-  refused(c, VCA_ERR_UNSUPPORTED, {"block_mask", "NULL"});
+  refused(c, VCA_ERR_INVALID_ARGUMENT, {"block_mask", "not a boolean", "0 or 1"});
 }
 
 TEST(Refusals, StreamsAreForCuda) {

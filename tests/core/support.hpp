@@ -273,6 +273,7 @@ inline SpecAnswer specification(const Call& c) {
                        kv.view);
       spec::allocate(*p.recipe, sub.q_len, p.d_pad, request.lse(), q);
       spec::prepare_q(p, sub, h, kv.view.k_offset, q.view);
+      spec::bind_mask(p, sub, h, q.view);
       std::vector<float> o(static_cast<size_t>(sub.q_len * p.d)),
           lse(static_cast<size_t>(sub.q_len));
       spec::RowOutputs rows;

@@ -90,6 +90,7 @@ std::string feature_refusal(const Request& request) {
     return recipe_refusal(*p.recipe);
   const std::string grouping = grouping_refusal(request);
   if (!grouping.empty()) return grouping;
+  if (d.block_mask != nullptr) return "block_mask is not on sm_90 in this version";
   if ((d.flags & VCA_CHECK_FINITE) != 0)
     return "VCA_CHECK_FINITE: the answer needs a synchronisation, which no call on a device makes";
   if (d.energy_removed != nullptr && ragged(request))
