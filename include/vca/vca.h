@@ -219,10 +219,10 @@ typedef struct vca_attn_desc {
   void* state;
   /* The denoising step, >= 0, an int32 that lives where the tensors live; needs `state`. */
   const int32_t* step;
-  /* Optional [B, H_q, ceil(S_q/128), ceil(S_kv/128)] contiguous, 1 = attend, 0 = do not: query s sees
-   * key t only where element [b, h, s / 128, t / 128] is 1. Blocks are of tokens as given, whatever
-   * the grouping; combined with key_mask and kv_lens. A query that sees no key has O = 0. Read by
-   * attend (and run), not by prepare. CPU only in this version. */
+  /* Optional [B, H_q, ceil(S_q/128), ceil(S_kv/128)] contiguous, 1 = attend, 0 = do not: query s
+   * sees key t only where element [b, h, s / 128, t / 128] is 1. Blocks are of tokens as given,
+   * whatever the grouping; combined with key_mask and kv_lens. A query that sees no key has O = 0.
+   * Read by attend (and run), not by prepare. CPU only in this version. */
   const uint8_t* block_mask;
   /* Optional output [B, H_kv] FP32: f, the share of V's energy that the block means take out; NaN
    * where undefined (no V-Smooth, V = 0). Ragged batches: the mean over the sequences, weighted by

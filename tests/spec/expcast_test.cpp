@@ -323,7 +323,7 @@ TEST(CodeLine, NoCodeExceeds126) {
     BlockP p;
     for (const RecipeId id : {RecipeId::vc8, RecipeId::vc8_paper}) {
       const Recipe& r = recipe(id);
-      compute_p(r, Target::cpu, s, running, valid, nullptr, p);
+      compute_p(r, Target::cpu, s, running, valid, false, nullptr, p);
       uint8_t largest = 0;
       for (const uint8_t c : p.codes) largest = std::max(largest, c);
       ASSERT_LE(largest, r.top > 120 ? 126 : 120);

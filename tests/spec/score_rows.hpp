@@ -73,7 +73,7 @@ inline MappedRow map_row(const spec::Recipe& r, spec::Target target,
     const float m_blk = s.block_maximum();
     m_run = std::max(m_run, m_blk);
     const float reference = r.reference == Reference::block_max ? m_blk : m_run;
-    compute_p(r, target, s, reference, valid, nullptr, p);
+    compute_p(r, target, s, reference, valid, false, nullptr, p);
     out.reference[j] = reference;
     double decoded = 0;
     for (size_t i = 0; i < here; ++i) {
