@@ -42,7 +42,7 @@ int main() {
   for (const Form form : kForms)
     for (const int d : {64, 128})
       std::printf("sm90::attention<%d, %d>=%u\\n", d, static_cast<int>(form),
-                  Config{d, form}.smem_bytes());
+                  config_of(d, form).smem_bytes());
 }
 """
 

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <utility>
 
-#include "emu/cta.hpp"
+#include "emu/cluster.hpp"
 
 namespace vca::emu {
 namespace {
@@ -19,9 +19,7 @@ bool contains(const GlobalRange& range, const void* source, uint32_t bytes) {
 
 }  // namespace
 
-void BulkCopies::issue(const char* instruction, uint32_t destination, const void* source,
-                       uint32_t bytes, uint32_t barrier) {
-  cta_.preempt();
+void BulkCopies::check_source(const char* instruction, const void* source, uint32_t bytes) const {
   if (bytes == 0 || bytes % kGranuleBytes != 0) {
     cta_.fault(instruction,
                "size: got " + std::to_string(bytes) + " bytes, allowed multiples of 16");
@@ -36,12 +34,50 @@ void BulkCopies::issue(const char* instruction, uint32_t destination, const void
     cta_.fault(instruction, "source: " + std::to_string(bytes) +
                                 " bytes outside every buffer that the launch names as readable");
   }
+}
+
+void BulkCopies::begin(const char* instruction, uint32_t destination, const void* source,
+                       uint32_t bytes, uint32_t barrier) {
   cta_.barriers().check_copy_target(instruction, barrier);
   cta_.smem().begin_copy({instruction, "destination"}, destination, bytes);
-  copies_.push_back({destination, source, bytes, barrier, cta_.self().index, cta_.self().clock});
-  cta_.self().clock.advance(cta_.self().index);
+  copies_.push_back({destination, source, bytes, barrier, &cta_.self(), cta_.self().clock});
+}
+
+void BulkCopies::issue(const char* instruction, uint32_t destination, const void* source,
+                       uint32_t bytes, uint32_t barrier) {
+  cta_.preempt();
+  check_source(instruction, source, bytes);
+  begin(instruction, destination, source, bytes, barrier);
+  Thread& thread = cta_.self();
+  thread.clock.advance(thread.component);
   ++cta_.stats().bulk_copies;
   cta_.async_issued();
+}
+
+void BulkCopies::issue_multicast(const char* instruction, uint32_t destination, const void* source,
+                                 uint32_t bytes, uint32_t barrier, uint32_t mask) {
+  cta_.preempt();
+  Cluster& cluster = cta_.cluster();
+  if (mask == 0 || mask >> cluster.size() != 0) {
+    cta_.fault(instruction, "CTA mask: got " + std::to_string(mask) + ", allowed 1 to " +
+                                std::to_string((1u << cluster.size()) - 1));
+  }
+  check_source(instruction, source, bytes);
+  for (uint32_t rank = 0; rank < cluster.size(); ++rank) {
+    if ((mask >> rank & 1u) == 0) continue;
+    Cta& target = cluster.cta(rank);
+    if (target.exited()) {
+      cta_.fault(instruction,
+                 "writes to CTA " + std::to_string(target.index()) + ", which has exited");
+    }
+    target.bulk().begin(instruction, destination, source, bytes, barrier);
+  }
+  Thread& thread = cta_.self();
+  thread.clock.advance(thread.component);
+  ++cta_.stats().bulk_copies;
+  for (uint32_t rank = 0; rank < cluster.size(); ++rank) {
+    if ((mask >> rank & 1u) != 0) cluster.cta(rank).async_issued();
+  }
 }
 
 void BulkCopies::land(size_t index) {
@@ -50,14 +86,17 @@ void BulkCopies::land(size_t index) {
   copies_.pop_back();
   cta_.smem().land_copy(copy.destination, copy.bytes, copy.source,
                         cta_.barriers().next_landing(copy.barrier));
-  cta_.barriers().complete_tx(copy.barrier, copy.bytes, copy.issuer);
+  cta_.barriers().complete_tx(copy.barrier, copy.bytes, copy.issuer, copy.issued_by->cta != &cta_);
 }
 
 std::string BulkCopies::describe() const {
   std::string text;
   for (const Copy& copy : copies_) {
     text += std::to_string(copy.bytes) + " bytes to " + cta_.smem().where(copy.destination) +
-            " by thread " + std::to_string(copy.issued_by) + "; ";
+            " by thread " + std::to_string(copy.issued_by->index) +
+            (copy.issued_by->cta == &cta_
+                 ? "; "
+                 : " of CTA " + std::to_string(copy.issued_by->cta->index()) + "; ");
   }
   return text;
 }

@@ -15,6 +15,10 @@ class BulkCopies {
 
   void issue(const char* instruction, uint32_t destination, const void* source, uint32_t bytes,
              uint32_t barrier);
+  // The same copy to every CTA of the cluster whose bit of `mask` is set, at the same addresses of
+  // its shared memory; each lands on its own.
+  void issue_multicast(const char* instruction, uint32_t destination, const void* source,
+                       uint32_t bytes, uint32_t barrier, uint32_t mask);
   size_t in_flight() const { return copies_.size(); }
   void land(size_t index);
   void check_at_exit() const;
@@ -26,9 +30,14 @@ class BulkCopies {
     const void* source;
     uint32_t bytes;
     uint32_t barrier;
-    uint32_t issued_by;
+    const Thread* issued_by;
     VectorClock issuer;  // what that thread knew
   };
+
+  void check_source(const char* instruction, const void* source, uint32_t bytes) const;
+  // To this CTA's shared memory, from the running thread.
+  void begin(const char* instruction, uint32_t destination, const void* source, uint32_t bytes,
+             uint32_t barrier);
 
   Cta& cta_;
   std::vector<Copy> copies_;

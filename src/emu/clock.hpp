@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Vector clocks: what a thread knows to have happened, so that a race is found in any schedule and
-// not only in the one where it bites. One component for each thread of the CTA, then one for each
-// mbarrier, for the bulk copies that complete on it.
+// not only in the one where it bites. For each CTA of the cluster: one component for each thread,
+// then one for each mbarrier, for the bulk copies that complete on it.
 #pragma once
 
 #include <algorithm>

@@ -17,7 +17,7 @@ Collectives::Collectives(Cta& cta, uint32_t threads, uint32_t registers)
     : cta_(cta), warps_(threads / 32), warpgroups_(threads / 128) {
   for (NamedBarrier& barrier : named_) {
     barrier.arrived.assign(threads / 32, 0);
-    barrier.arriving = VectorClock(threads + kMaxBarriers);
+    barrier.arriving = cta.new_clock();
     barrier.completed = barrier.arriving;
   }
   for (Warpgroup& group : warpgroups_) group.registers = registers;
@@ -52,7 +52,7 @@ void Collectives::finish_warp(Warp& warp, Source source) {
   for (uint32_t lane = 0; lane < 32; ++lane) {
     Thread& thread = cta_.thread(first + lane);
     thread.clock = joined;
-    thread.clock.advance(thread.index);
+    thread.clock.advance(thread.component);
     thread.collective_result = source(lane);
     thread.collective_done = true;
     cta_.wake(thread);

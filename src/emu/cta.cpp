@@ -6,13 +6,13 @@
 #include <numeric>
 #include <utility>
 
+#include "emu/cluster.hpp"
+
 namespace vca::emu {
 namespace {
 
 // Unwinds a thread whose CTA has failed elsewhere. Never leaves the fiber's entry function.
 struct Cancelled {};
-
-thread_local Cta* t_current = nullptr;
 
 constexpr uint64_t kDefaultMaxSteps = uint64_t{1} << 40;
 // How often, in instructions of the layer, the random policies take the CPU away.
@@ -28,10 +28,12 @@ uint32_t launch_registers(const LaunchConfig& config) {
 
 }  // namespace
 
-Cta::Cta(const LaunchConfig& config, uint32_t index, StackPool& stacks,
-         const std::function<void()>& kernel)
-    : config_(config),
+Cta::Cta(Cluster& cluster, const LaunchConfig& config, uint32_t index, uint32_t rank,
+         StackPool& stacks, const std::function<void()>& kernel)
+    : cluster_(cluster),
+      config_(config),
       index_(index),
+      rank_(rank),
       kernel_(kernel),
       // A CTA's schedule depends on the seed and its index only, not on the OS thread it runs on.
       random_(config.seed * 0x9E3779B97F4A7C15ull + index) {
@@ -39,7 +41,9 @@ Cta::Cta(const LaunchConfig& config, uint32_t index, StackPool& stacks,
   // The base moves with the seed, so that a kernel cannot rely on one.
   const uint32_t slack =
       (kMaxSmemBytes - config.smem_bytes) / kSmemAlignment_bytes;  // checked by launch()
-  const uint32_t base = kSmemAlignment_bytes * (1 + random_.below(std::min(slack, 3u) + 1));
+  uint32_t base = kSmemAlignment_bytes * (1 + random_.below(std::min(slack, 3u) + 1));
+  // All CTAs of a cluster have the same: multicasts name one address for all.
+  if (rank != 0) base = cluster.cta(0).smem().base();
   smem_ = std::make_unique<SharedMemory>(*this, base, config.smem_bytes,
                                          config.threads / kWarpgroupThreads);
   barriers_ = std::make_unique<Barriers>(*this);
@@ -52,10 +56,11 @@ Cta::Cta(const LaunchConfig& config, uint32_t index, StackPool& stacks,
     auto thread = std::make_unique<Thread>();
     thread->cta = this;
     thread->index = i;
-    thread->clock = VectorClock(config.threads + kMaxBarriers);
-    thread->clock.set(i, 1);
-    thread->context.prepare(stacks.bottom(i), stacks.stack_bytes(), &Cta::thread_entry,
-                            thread.get());
+    thread->component = first_component() + i;
+    thread->clock = new_clock();
+    thread->clock.set(thread->component, 1);
+    thread->context.prepare(stacks.bottom(rank * config.threads + i), stacks.stack_bytes(),
+                            &Cta::thread_entry, thread.get());
     threads_.push_back(std::move(thread));
   }
   runnable_.assign(config.threads / 32, 0xFFFFFFFFu);
@@ -72,54 +77,41 @@ Cta::Cta(const LaunchConfig& config, uint32_t index, StackPool& stacks,
 Cta::~Cta() = default;
 
 Cta& Cta::current() {
-  if (t_current == nullptr) {
+  if (Cluster::current() == nullptr) {
     throw Fault("an instruction of the layer was called outside emu::launch");
   }
-  return *t_current;
+  return *Cluster::current()->running()->cta;
 }
 
-LaunchStats Cta::run() {
-  t_current = this;
-  try {
-    schedule();
-  } catch (...) {
-    failure_ = std::current_exception();
-  }
-  if (failure_ != nullptr) cancel_all();
-  if (failure_ == nullptr) {
-    try {
-      check_at_exit();
-    } catch (...) {
-      failure_ = std::current_exception();
-    }
-  }
-  t_current = nullptr;
-  if (failure_ != nullptr) std::rethrow_exception(failure_);
-  return stats_;
+Thread& Cta::self() const { return *cluster_.running(); }
+bool Cta::is_remote() const {
+  return cluster_.running() != nullptr && cluster_.running()->cta != this;
 }
+uint64_t Cta::tick() { return cluster_.tick(); }
 
 void Cta::thread_entry(void* argument) {
   Thread& thread = *static_cast<Thread*>(argument);
   Cta& cta = *thread.cta;
+  Cluster& cluster = cta.cluster_;
   try {
-    if (!cta.cancelling_) cta.kernel_();
+    if (!cluster.cancelling()) cta.kernel_();
   } catch (const Cancelled&) {
   } catch (...) {
-    if (cta.failure_ == nullptr) cta.failure_ = std::current_exception();
+    cluster.fail(std::current_exception());
   }
   thread.finished = true;
   cta.runnable_[thread.warp()] &= ~(1u << thread.lane());
   --cta.live_;
-  cta.leave(true);
+  cluster.thread_ended(thread);
+  cluster.leave(true);
 }
 
-void Cta::leave(bool ending) { FiberContext::switch_to(running_->context, scheduler_, ending); }
-
 void Cta::fault(const char* instruction, const std::string& what) const {
-  std::string text = "CTA " + std::to_string(index_);
-  if (running_ != nullptr) {
-    text += ", thread " + std::to_string(running_->index) + " (warp " +
-            std::to_string(running_->warp()) + ", lane " + std::to_string(running_->lane()) + ")";
+  const Thread* running = cluster_.running();
+  std::string text = "CTA " + std::to_string(running != nullptr ? running->cta->index_ : index_);
+  if (running != nullptr) {
+    text += ", thread " + std::to_string(running->index) + " (warp " +
+            std::to_string(running->warp()) + ", lane " + std::to_string(running->lane()) + ")";
   }
   text += ": ";
   if (instruction[0] != '\0') text += std::string(instruction) + ": ";
@@ -127,13 +119,13 @@ void Cta::fault(const char* instruction, const std::string& what) const {
 }
 
 void Cta::block(const WaitSite& site) {
-  Thread& thread = *running_;
-  if (cancelling_) throw Cancelled{};
+  Thread& thread = self();
+  if (cluster_.cancelling()) throw Cancelled{};
   thread.wait = site;
   runnable_[thread.warp()] &= ~(1u << thread.lane());
-  leave(false);
+  cluster_.leave(false);
   thread.wait = WaitSite{};
-  if (cancelling_) throw Cancelled{};
+  if (cluster_.cancelling()) throw Cancelled{};
 }
 
 void Cta::wake(Thread& thread) {
@@ -141,27 +133,28 @@ void Cta::wake(Thread& thread) {
 }
 
 void Cta::preempt() {
-  if (cancelling_) throw Cancelled{};
+  if (cluster_.cancelling()) throw Cancelled{};
   const bool random = config_.policy == Policy::random;
   const bool adversarial = config_.policy == Policy::adversarial;
   if (!random && !adversarial) return;
   if (adversarial && random_.one_in(kPriorityChangeOneIn)) {
-    priority_[running_->warp()] = 0;
+    priority_[self().warp()] = 0;
     for (uint32_t& p : priority_) ++p;
-    priority_[running_->warp()] = 0;
+    priority_[self().warp()] = 0;
     if (random_.one_in(8)) draw_lateness();
   }
   if (!random_.one_in(kPreemptOneIn)) return;
-  leave(false);
-  if (cancelling_) throw Cancelled{};
+  cluster_.leave(false);
+  if (cluster_.cancelling()) throw Cancelled{};
 }
 
 void Cta::release_to(VectorClock& to) {
-  to.join(running_->clock);
-  running_->clock.advance(running_->index);
+  Thread& thread = self();
+  to.join(thread.clock);
+  thread.clock.advance(thread.component);
 }
 
-void Cta::acquire_from(const VectorClock& from) { running_->clock.join(from); }
+void Cta::acquire_from(const VectorClock& from) { self().clock.join(from); }
 
 void Cta::draw_lateness() {
   constexpr Lateness kAll[] = {Lateness::early, Lateness::random, Lateness::late};
@@ -253,36 +246,18 @@ Thread* Cta::pick() {
   return nullptr;
 }
 
-void Cta::schedule() {
-  const uint64_t max_steps = config_.max_steps != 0 ? config_.max_steps : kDefaultMaxSteps;
-  while (live_ > 0) {
-    running_ = nullptr;
-    maybe_run_async_work();
-    Thread* next = pick();
-    if (next == nullptr) {
-      if (run_async_work()) continue;
-      throw Fault(deadlock_report());
-    }
-    if (++stats_.steps > max_steps) {
-      throw Fault("CTA " + std::to_string(index_) + ": more than " + std::to_string(max_steps) +
-                  " scheduling steps: livelock?\n" + deadlock_report());
-    }
-    running_ = next;
-    last_ = next;
-    FiberContext::switch_to(scheduler_, next->context);
-    running_ = nullptr;
-    if (failure_ != nullptr) return;
-  }
+bool Cta::runnable() const {
+  return std::any_of(runnable_.begin(), runnable_.end(), [](uint32_t lanes) { return lanes != 0; });
 }
 
-void Cta::cancel_all() {
-  cancelling_ = true;
-  for (const auto& thread : threads_) {
-    if (thread->finished) continue;
-    running_ = thread.get();
-    FiberContext::switch_to(scheduler_, thread->context);
+void Cta::run_one() {
+  const uint64_t max_steps = config_.max_steps != 0 ? config_.max_steps : kDefaultMaxSteps;
+  if (++stats_.steps > max_steps) {
+    throw Fault("CTA " + std::to_string(index_) + ": more than " + std::to_string(max_steps) +
+                " scheduling steps: livelock?\n" + deadlock_report());
   }
-  running_ = nullptr;
+  last_ = pick();
+  cluster_.resume(*last_);
 }
 
 void Cta::check_at_exit() {

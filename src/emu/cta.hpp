@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One CTA being run: its threads, its scheduler, and the units its instructions talk to.
+// One CTA being run: its threads, which of them runs next, and the units its instructions talk to.
 #pragma once
 
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <string>
@@ -21,23 +20,28 @@
 
 namespace vca::emu {
 
+class Cluster;
+
 class Cta {
  public:
-  Cta(const LaunchConfig& config, uint32_t index, StackPool& stacks,
-      const std::function<void()>& kernel);
+  // `index` in the grid, `rank` in the cluster.
+  Cta(Cluster& cluster, const LaunchConfig& config, uint32_t index, uint32_t rank,
+      StackPool& stacks, const std::function<void()>& kernel);
   ~Cta();
 
-  // Runs all threads to their end. Throws what the kernel threw, or Fault.
-  LaunchStats run();
-
-  // The CTA and the thread that are running on this OS thread.
+  // The CTA of the thread that is running on this OS thread.
   static Cta& current();
-  Thread& self() { return *running_; }
+  // That thread: it may be another CTA's, when it touches this one.
+  Thread& self() const;
   uint32_t index() const { return index_; }
+  uint32_t rank() const { return rank_; }
+  Cluster& cluster() { return cluster_; }
   const LaunchConfig& config() const { return config_; }
 
   // ---- for the units ----
   [[noreturn]] void fault(const char* instruction, const std::string& what) const;
+  // Another CTA's thread is running.
+  bool is_remote() const;
 
   // Leaves the CPU until another thread or a unit wakes this one. Callers re-check their condition.
   void block(const WaitSite& site);
@@ -46,12 +50,14 @@ class Cta {
   void preempt();
   // Clocks: what the running thread has done becomes known through `to`; it learns what `from`
   // knows.
-  VectorClock new_clock() const { return VectorClock(thread_count() + kMaxBarriers); }
+  VectorClock new_clock() const { return VectorClock(config_.cluster * components()); }
+  // Components of a CTA, and the first one of this CTA: its thread 0.
+  uint32_t components() const { return config_.threads + kMaxBarriers; }
+  uint32_t first_component() const { return rank_ * components(); }
   void release_to(VectorClock& to);
   void acquire_from(const VectorClock& from);
 
-  // Strictly increasing; every event that orders something takes one.
-  uint64_t tick() { return ++time_; }
+  uint64_t tick();
 
   Thread& thread(uint32_t index) { return *threads_[index]; }
   uint32_t thread_count() const { return static_cast<uint32_t>(threads_.size()); }
@@ -65,40 +71,39 @@ class Cta {
   // Asynchronous work was added; an eager policy runs it soon.
   void async_issued();
 
+  // ---- for the cluster ----
+  uint32_t live() const { return live_; }  // threads that have not ended
+  bool exited() const { return live_ == 0; }
+  bool runnable() const;
+  void run_one();         // a thread, until it leaves the CPU
+  bool run_async_work();  // one piece; false when there is none that can run
+  void maybe_run_async_work();
+  void check_at_exit();
+  std::string deadlock_report() const;
+
  private:
   enum class Lateness : uint8_t { early, random, late };
 
   static void thread_entry(void* argument);
-  void schedule();
   Thread* pick();
   Thread* pick_in_warp(uint32_t warp, bool descending);
-  bool run_async_work();  // one piece; false when there is none that can run
-  void maybe_run_async_work();
   void draw_lateness();
-  void cancel_all();
-  void check_at_exit();
-  std::string deadlock_report() const;
   std::string describe_place(const Thread& thread) const;
   std::string describe_warp(uint32_t warp) const;
-  void leave(bool ending);
 
+  Cluster& cluster_;
   const LaunchConfig& config_;
-  uint32_t index_;
+  uint32_t index_, rank_;
   const std::function<void()>& kernel_;
   Random random_;
-  uint64_t time_ = 0;
   LaunchStats stats_;
 
-  FiberContext scheduler_;
   std::vector<std::unique_ptr<Thread>> threads_;
   std::vector<uint32_t> runnable_;  // lane mask of each warp
   std::vector<uint32_t> priority_;  // of each warp, for the adversarial policy
-  Thread* running_ = nullptr;
   Thread* last_ = nullptr;
   uint32_t live_ = 0;
-  bool cancelling_ = false;
   Lateness lateness_ = Lateness::random;
-  std::exception_ptr failure_;
 
   std::unique_ptr<SharedMemory> smem_;
   std::unique_ptr<Barriers> barriers_;

@@ -33,12 +33,13 @@ struct GlobalRange {
 };
 
 struct LaunchConfig {
-  uint32_t grid = 1;
+  uint32_t grid = 1;        // CTAs
+  uint32_t cluster = 1;     // CTAs of a cluster, 1 to 8; the grid is a multiple
   uint32_t threads = 128;   // a multiple of 32, at most 1024
   uint32_t smem_bytes = 0;  // at most 227 KiB
   uint64_t seed = 1;
   Policy policy = Policy::round_robin;
-  int host_threads = 1;    // CTAs over this many OS threads; one CTA stays on one of them
+  int host_threads = 1;    // clusters over this many OS threads; one stays on one of them
   uint32_t registers = 0;  // per thread at launch; 0 = as many as fit 65,536, at most 255
   uint64_t max_steps = 0;  // scheduling steps per CTA before it counts as a livelock; 0 = 2^40
   std::vector<GlobalRange> readable;  // where bulk copies may read; empty = anywhere
@@ -56,8 +57,9 @@ struct LaunchStats {
   uint64_t matrix_products = 0;
 };
 
-// Runs every thread of every CTA to its end. Throws Fault (of the first CTA that had one) or what
-// the kernel itself threw. CTAs share global memory only and must not wait for each other.
+// Runs every thread of every CTA to its end. Throws Fault (of the first cluster that had one) or
+// what the kernel itself threw. CTAs of different clusters share global memory only and must not
+// wait for each other.
 LaunchStats launch(const LaunchConfig& config, const std::function<void()>& kernel);
 
 }  // namespace vca::emu

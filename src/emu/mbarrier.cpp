@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "emu/cta.hpp"
+#include "emu/cluster.hpp"
 
 namespace vca::emu {
 namespace {
@@ -15,6 +15,8 @@ constexpr uint32_t kObjectBytes = 8;
 
 }  // namespace
 
+Barriers::Barriers(Cta& cta) : cta_(cta), remote_(cta.new_clock()) {}
+
 Barriers::Barrier& Barriers::find(const char* instruction, uint32_t address) {
   cta_.smem().check_range({instruction, "mbarrier"}, address, kObjectBytes, kObjectBytes);
   const auto it = barriers_.find(address);
@@ -22,10 +24,11 @@ Barriers::Barrier& Barriers::find(const char* instruction, uint32_t address) {
     cta_.fault(instruction, "no mbarrier has been initialised at " + cta_.smem().where(address));
   }
   if (!it->second.initialised.known_to(cta_.self().clock)) {
-    cta_.fault(instruction, "race: the mbarrier at " + cta_.smem().where(address) +
-                                " was initialised by thread " +
-                                std::to_string(it->second.initialised.component) +
-                                ", with no synchronisation since");
+    cta_.fault(instruction,
+               "race: the mbarrier at " + cta_.smem().where(address) +
+                   " was initialised by thread " +
+                   std::to_string(it->second.initialised.component - cta_.first_component()) +
+                   ", with no synchronisation since");
   }
   return it->second;
 }
@@ -59,9 +62,10 @@ void Barriers::init(uint32_t address, uint32_t count) {
   Barrier barrier;
   barrier.expected = count;
   barrier.pending = count;
-  barrier.initialised = {thread.index, thread.clock[thread.index]};
+  barrier.initialised = {thread.component, thread.clock[thread.component]};
   barrier.initialised_at = cta_.tick();
-  barrier.component = cta_.thread_count() + static_cast<uint32_t>(barriers_.size());
+  barrier.component =
+      cta_.first_component() + cta_.thread_count() + static_cast<uint32_t>(barriers_.size());
   barrier.arriving = cta_.new_clock();
   barrier.completed = cta_.new_clock();
   barriers_.emplace(address, std::move(barrier));
@@ -82,6 +86,10 @@ void Barriers::count_arrival(const char* instruction, uint32_t address, Barrier&
                                 " expects in this phase: " + describe(address));
   }
   --barrier.pending;
+  if (barrier.pending == 0 && barrier.tx_bytes < 0) {
+    cta_.fault(instruction, "more bytes landed on the mbarrier at " + cta_.smem().where(address) +
+                                " in this phase than were expected: " + describe(address));
+  }
   cta_.release_to(barrier.arriving);
   complete_phase_if_due(barrier);
 }
@@ -89,6 +97,20 @@ void Barriers::count_arrival(const char* instruction, uint32_t address, Barrier&
 void Barriers::arrive(const char* instruction, uint32_t address) {
   cta_.preempt();
   count_arrival(instruction, address, find(instruction, address));
+}
+
+void Barriers::arrive_from_cluster(const char* instruction, uint32_t address) {
+  Cta::current().preempt();
+  if (cta_.exited()) {
+    cta_.fault(instruction, "arrives at an mbarrier of CTA " + std::to_string(cta_.index()) +
+                                ", which has exited");
+  }
+  Barrier& barrier = find(instruction, address);
+  if (cta_.is_remote()) {
+    const Thread& thread = cta_.self();
+    remote_.set(thread.component, thread.clock[thread.component]);
+  }
+  count_arrival(instruction, address, barrier);
 }
 
 void Barriers::arrive_expect_tx(const char* instruction, uint32_t address, uint32_t bytes) {
@@ -130,7 +152,7 @@ void Barriers::wait_parity(const char* instruction, uint32_t address, uint32_t p
 
 void Barriers::check_copy_target(const char* instruction, uint32_t address) {
   const Barrier& barrier = find(instruction, address);
-  const Thread& initialiser = cta_.thread(barrier.initialised.component);
+  const Thread& initialiser = cta_.thread(barrier.initialised.component - cta_.first_component());
   const uint64_t fenced =
       std::max(initialiser.mbarrier_init_fence_at, cta_.self().mbarrier_init_fence_at);
   if (fenced < barrier.initialised_at) {
@@ -147,9 +169,12 @@ Epoch Barriers::next_landing(uint32_t address) {
   return {barrier.component, barrier.arriving[barrier.component]};
 }
 
-void Barriers::complete_tx(uint32_t address, uint32_t bytes, const VectorClock& issuer) {
+void Barriers::complete_tx(uint32_t address, uint32_t bytes, const VectorClock& issuer,
+                           bool from_peer) {
   Barrier& barrier = barriers_.at(address);
-  if (barrier.tx_bytes < int64_t{bytes}) {
+  // The peer's own arrive.expect_tx may be late; but once all have arrived, nothing can follow it.
+  const bool may_precede = from_peer && barrier.pending != 0;
+  if (barrier.tx_bytes < int64_t{bytes} && !may_precede) {
     cta_.fault("complete_tx", std::to_string(bytes) + " bytes landed on the mbarrier at " +
                                   cta_.smem().where(address) +
                                   ", which expects fewer: expect_tx missing, too small, or issued "
@@ -157,15 +182,36 @@ void Barriers::complete_tx(uint32_t address, uint32_t bytes, const VectorClock& 
                                   describe(address));
   }
   barrier.tx_bytes -= bytes;
+  if (barrier.tx_bytes < -kMaxTxBytes) {
+    cta_.fault("complete_tx", "tx-count below -1048575 bytes: " + describe(address));
+  }
   barrier.arriving.join(issuer);
   complete_phase_if_due(barrier);
 }
 
+// A remote arrival that nobody here knows of may as well come after the exit: shared memory of a
+// CTA must outlive the others' accesses (a cluster barrier at the end).
+void Barriers::check_remote_arrivals() const {
+  VectorClock known = cta_.new_clock();
+  for (uint32_t i = 0; i < cta_.thread_count(); ++i) known.join(cta_.thread(i).clock);
+  for (uint32_t c = 0; c < cta_.cluster().size() * cta_.components(); ++c) {
+    if (remote_[c] <= known[c]) continue;
+    const Cta& other = cta_.cluster().cta(c / cta_.components());
+    cta_.fault("exit", "thread " + std::to_string(c % cta_.components()) + " of CTA " +
+                           std::to_string(other.index()) +
+                           " has arrived at an mbarrier here, and no thread of this CTA knows it: "
+                           "it might come after the exit");
+  }
+}
+
 void Barriers::check_at_exit() const {
+  if (cta_.cluster().size() > 1) check_remote_arrivals();
   for (const auto& [address, barrier] : barriers_) {
     if (barrier.tx_bytes != 0) {
       cta_.fault("exit", "the mbarrier at " + cta_.smem().where(address) +
-                             " still expects bytes: " + describe(address));
+                             (barrier.tx_bytes > 0 ? " still expects bytes: "
+                                                   : " got bytes that nobody expected: ") +
+                             describe(address));
     }
     // A CTA must not end with a copy in flight, so somebody has to have waited for each.
     bool known = false;

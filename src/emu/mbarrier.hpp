@@ -14,19 +14,23 @@ namespace vca::emu {
 
 class Barriers {
  public:
-  explicit Barriers(Cta& cta) : cta_(cta) {}
+  explicit Barriers(Cta& cta);
 
   void init(uint32_t address, uint32_t count);
   void arrive(const char* instruction, uint32_t address);
+  // From a thread of any CTA of the cluster, which must know that this one is alive.
+  void arrive_from_cluster(const char* instruction, uint32_t address);
   void arrive_expect_tx(const char* instruction, uint32_t address, uint32_t bytes);
   void wait_parity(const char* instruction, uint32_t address, uint32_t parity);
   bool test_parity(const char* instruction, uint32_t address, uint32_t parity);
 
   // A bulk copy names its barrier at issue and completes its bytes at landing.
   void check_copy_target(const char* instruction, uint32_t address);
-  // `issuer` is what the copy's thread knew when it issued it. Returns the landing's own event.
+  // Returns the landing's own event.
   Epoch next_landing(uint32_t address);
-  void complete_tx(uint32_t address, uint32_t bytes, const VectorClock& issuer);
+  // `issuer` is what the copy's thread knew when it issued it. `from_peer`: a thread of another
+  // CTA, whose bytes may land before this CTA expects them.
+  void complete_tx(uint32_t address, uint32_t bytes, const VectorClock& issuer, bool from_peer);
 
   void check_at_exit() const;
   std::string describe(uint32_t address) const;
@@ -45,6 +49,7 @@ class Barriers {
     Epoch initialised;
   };
 
+  void check_remote_arrivals() const;
   Barrier& find(const char* instruction, uint32_t address);
   Barrier& find_phase(const char* instruction, uint32_t address, uint32_t parity);
   void complete_phase_if_due(Barrier& barrier);
@@ -52,6 +57,7 @@ class Barriers {
 
   Cta& cta_;
   std::map<uint32_t, Barrier> barriers_;
+  VectorClock remote_;  // of each thread of another CTA, its last arrival here
 };
 
 }  // namespace vca::emu

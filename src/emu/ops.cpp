@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "emu/cta.hpp"
+#include "emu/cluster.hpp"
 #include "emu/warp_ops.hpp"
 
 namespace vca::emu::ops {
@@ -24,6 +24,7 @@ uint32_t thread_index() { return Cta::current().self().index; }
 uint32_t cta_index() { return Cta::current().index(); }
 uint32_t grid_size() { return Cta::current().config().grid; }
 uint32_t dynamic_smem() { return Cta::current().smem().base(); }
+uint32_t cluster_rank() { return Cta::current().rank(); }
 
 uint32_t shuffle_xor(uint32_t value, uint32_t lane_mask) {
   return Cta::current().collectives().shuffle_xor("shfl.sync.bfly", value, lane_mask);
@@ -71,6 +72,9 @@ void set_registers(uint32_t registers, bool increase) {
                                              registers, increase);
 }
 
+void cluster_barrier_arrive() { Cta::current().cluster().barrier_arrive("barrier.cluster.arrive"); }
+void cluster_barrier_wait() { Cta::current().cluster().barrier_wait("barrier.cluster.wait"); }
+
 void mbarrier_init(uint32_t address, uint32_t count) {
   Cta::current().barriers().init(address, count);
 }
@@ -97,6 +101,29 @@ bool mbarrier_test_parity(uint32_t address, uint32_t parity) {
 }
 void bulk_copy(uint32_t destination, const void* source, uint32_t bytes, uint32_t barrier) {
   Cta::current().bulk().issue("cp.async.bulk", destination, source, bytes, barrier);
+}
+void bulk_copy_multicast(uint32_t destination, const void* source, uint32_t bytes, uint32_t barrier,
+                         uint32_t mask) {
+  Cta::current().bulk().issue_multicast("cp.async.bulk.multicast", destination, source, bytes,
+                                        barrier, mask);
+}
+uint32_t map_address(uint32_t address, uint32_t rank) {
+  Cta& cta = Cta::current();
+  if (rank >= cta.cluster().size()) {
+    cta.fault("mapa", "CTA rank: got " + std::to_string(rank) + ", the cluster has " +
+                          std::to_string(cta.cluster().size()));
+  }
+  if (address >> kClusterAddressShift != 0) {
+    cta.fault("mapa", "not an address of the CTA's own shared memory");
+  }
+  return address | (rank + 1) << kClusterAddressShift;
+}
+void mbarrier_arrive_cluster(uint32_t cluster_address) {
+  Cta& cta = Cta::current();
+  const uint32_t tag = cluster_address >> kClusterAddressShift;
+  Cta& target = tag == 0 ? cta : cta.cluster().cta(tag - 1);
+  target.barriers().arrive_from_cluster("mbarrier.arrive.shared::cluster",
+                                        cluster_address & ((1u << kClusterAddressShift) - 1));
 }
 uint32_t load_shared(uint32_t address) {
   Cta& cta = Cta::current();

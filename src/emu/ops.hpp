@@ -14,6 +14,7 @@ uint32_t thread_index();
 uint32_t cta_index();
 uint32_t grid_size();
 uint32_t dynamic_smem();
+uint32_t cluster_rank();
 
 uint32_t shuffle_xor(uint32_t value, uint32_t lane_mask);
 uint32_t shuffle_first(uint32_t value);
@@ -30,6 +31,8 @@ void mma_m16n8k32_s8(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b
 void named_barrier_sync(uint32_t id, uint32_t threads);
 void named_barrier_arrive(uint32_t id, uint32_t threads);
 void set_registers(uint32_t registers, bool increase);
+void cluster_barrier_arrive();
+void cluster_barrier_wait();
 
 void mbarrier_init(uint32_t address, uint32_t count);
 void fence_mbarrier_init();
@@ -39,6 +42,11 @@ void mbarrier_arrive_expect_tx(uint32_t address, uint32_t bytes);
 void mbarrier_wait_parity(uint32_t address, uint32_t parity);
 bool mbarrier_test_parity(uint32_t address, uint32_t parity);
 void bulk_copy(uint32_t destination, const void* source, uint32_t bytes, uint32_t barrier);
+void bulk_copy_multicast(uint32_t destination, const void* source, uint32_t bytes, uint32_t barrier,
+                         uint32_t mask);
+// An address of the own shared memory, in the shared memory of the CTA with that rank.
+uint32_t map_address(uint32_t address, uint32_t rank);
+void mbarrier_arrive_cluster(uint32_t cluster_address);
 uint32_t load_shared(uint32_t address);
 // The CTA's window as ordinary memory: accesses through it are run, not watched.
 unsigned char* plain_smem();

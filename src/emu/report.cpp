@@ -3,7 +3,7 @@
 #include <string>
 #include <string_view>
 
-#include "emu/cta.hpp"
+#include "emu/cluster.hpp"
 
 namespace vca::emu {
 namespace {
@@ -43,6 +43,8 @@ std::string Cta::describe_place(const Thread& thread) const {
              std::to_string(wait.detail) + ": " + barriers_->describe(wait.object);
     case WaitKind::named_barrier:
       return instruction + " " + collectives_->describe_named_barrier(wait.object);
+    case WaitKind::cluster_barrier:
+      return instruction + ": " + cluster_.describe_barrier();
     case WaitKind::warp:
       return instruction + ": the other lanes of the warp have not come";
     case WaitKind::warpgroup:

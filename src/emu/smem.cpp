@@ -28,7 +28,8 @@ SharedMemory::SharedMemory(Cta& cta, uint32_t base, uint32_t bytes, uint32_t war
 }
 
 std::string SharedMemory::where(uint32_t address) const {
-  return hex(address) + " (dynamic_smem + " + std::to_string(int64_t{address} - base_) + ")";
+  return hex(address) + " (dynamic_smem + " + std::to_string(int64_t{address} - base_) + ")" +
+         (cta_.is_remote() ? " of CTA " + std::to_string(cta_.index()) : "");
 }
 
 void SharedMemory::fault(const Access& access, const std::string& what, uint32_t word) const {
@@ -37,7 +38,8 @@ void SharedMemory::fault(const Access& access, const std::string& what, uint32_t
 }
 
 std::string SharedMemory::writer_name(uint32_t component) const {
-  return component < cta_.thread_count() ? "thread " + std::to_string(component) : "a bulk copy";
+  const uint32_t local = component - cta_.first_component();
+  return local < cta_.thread_count() ? "thread " + std::to_string(local) : "a bulk copy";
 }
 
 void SharedMemory::check_range(const Access& access, uint32_t address, uint32_t bytes,
@@ -115,7 +117,8 @@ void SharedMemory::check_writable(const Access& access, uint32_t address, uint32
     const auto it = reads_.find(w);
     if (it == reads_.end()) continue;
     for (uint32_t reader = 0; reader < it->second.size(); ++reader) {
-      if (it->second[reader] <= clock[reader] || reader == cta_.self().index) continue;
+      const uint32_t component = cta_.first_component() + reader;
+      if (it->second[reader] <= clock[component] || component == cta_.self().component) continue;
       fault(access,
             "race: overwrites what thread " + std::to_string(reader) +
                 " has read, with no synchronisation between the two",
@@ -127,7 +130,7 @@ void SharedMemory::check_writable(const Access& access, uint32_t address, uint32
 
 void SharedMemory::check_proxy(const Access& access, uint32_t word) {
   if ((flags_[word] & kGenericWrite) == 0) return;
-  const Thread& writer = cta_.thread(write_[word].component);
+  const Thread& writer = cta_.thread(write_[word].component - cta_.first_component());
   const uint64_t fenced = std::max(writer.proxy_fence_at, cta_.self().proxy_fence_at);
   if (fenced < written_at_[word]) {
     fault(access,
@@ -159,7 +162,7 @@ void SharedMemory::store_u32(const Access& access, uint32_t address, uint32_t va
   const uint32_t w = word(address);
   std::memcpy(&data_[address - base_], &value, sizeof(value));
   flags_[w] = kInitialised | kGenericWrite;
-  write_[w] = {thread.index, thread.clock[thread.index]};
+  write_[w] = {thread.component, thread.clock[thread.component]};
   written_at_[w] = cta_.tick();
 }
 

@@ -14,7 +14,16 @@ namespace vca::emu {
 
 class Cta;
 
-enum class WaitKind : uint8_t { none, mbarrier, named_barrier, warp, warpgroup, wgmma, registers };
+enum class WaitKind : uint8_t {
+  none,
+  mbarrier,
+  named_barrier,
+  cluster_barrier,
+  warp,
+  warpgroup,
+  wgmma,
+  registers
+};
 
 // Why a thread does not run, for the scheduler's report.
 struct WaitSite {
@@ -46,6 +55,7 @@ struct RegisterRange {
 struct Thread {
   Cta* cta = nullptr;
   uint32_t index = 0;
+  uint32_t component = 0;  // of the clocks
   FiberContext context;
   bool finished = false;
   WaitSite wait;
@@ -54,6 +64,10 @@ struct Thread {
 
   uint64_t proxy_fence_at = 0;          // time of the last fence.proxy.async
   uint64_t mbarrier_init_fence_at = 0;  // time of the last fence.mbarrier_init (or proxy fence)
+
+  // barrier.cluster: arrived and not waited since, in which phase.
+  bool cluster_arrived = false;
+  uint64_t cluster_phase = 0;
 
   // Warp collectives.
   uint32_t collective_result = 0;

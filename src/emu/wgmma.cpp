@@ -303,7 +303,7 @@ void Warpgroup::retire(Thread& thread, uint64_t until) {
     ++done.retired;
   }
   thread.retired = until;
-  thread.retirements.push_back({until, thread.clock[thread.index]});
+  thread.retirements.push_back({until, thread.clock[thread.component]});
   while (!ops_.empty() && ops_.front()->retired == kWarpgroupThreads) {
     ops_.pop_front();
     ++first_op_;
@@ -318,7 +318,7 @@ bool Warpgroup::retirement_known(uint64_t number) const {
     const auto it = std::upper_bound(
         thread.retirements.begin(), thread.retirements.end(), number,
         [](uint64_t n, const Thread::Retirement& retirement) { return n < retirement.until; });
-    if (it != thread.retirements.end() && it->time <= clock[thread.index]) return true;
+    if (it != thread.retirements.end() && it->time <= clock[thread.component]) return true;
   }
   return false;
 }

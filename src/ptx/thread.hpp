@@ -10,6 +10,8 @@ VCA_DEVICE uint32_t thread_index();  // %tid.x             (PTX ISA 10.1)
 VCA_DEVICE uint32_t cta_index();     // %ctaid.x           (10.6)
 VCA_DEVICE uint32_t grid_size();     // %nctaid.x          (10.7)
 
+VCA_DEVICE uint32_t cluster_rank();  // %cluster_ctarank    (10.16)
+
 // Start of the CTA's dynamic shared memory; the launch aligns it to 1024 bytes, as swizzled tiles
 // need.
 VCA_DEVICE SmemAddr dynamic_smem();
@@ -32,6 +34,12 @@ VCA_DEVICE bool vote_sync_any(bool predicate);
 // threads of the CTA is __syncthreads().
 VCA_DEVICE void bar_sync(uint32_t id, uint32_t threads);
 VCA_DEVICE void bar_arrive(uint32_t id, uint32_t threads);
+
+// barrier.cluster.arrive.release, barrier.cluster.wait.acquire (9.7.13.3): all threads of the
+// cluster that have not ended. What they did before they arrived is visible after the wait, in
+// shared memory of all its CTAs.
+VCA_DEVICE void barrier_cluster_arrive();
+VCA_DEVICE void barrier_cluster_wait();
 
 // setmaxnreg.{inc,dec}.sync.aligned.u32 (9.7.19.5): executed by every warp of a warpgroup.
 template <int kRegisters>

@@ -20,6 +20,11 @@ struct SmemAddr {
 };
 VCA_DEVICE SmemAddr operator+(SmemAddr a, uint32_t bytes) { return {a.value + bytes}; }
 
+// Byte address in the shared::cluster window: shared memory of any CTA of the cluster (mapa).
+struct ClusterAddr {
+  uint32_t value = 0;
+};
+
 // Matrix descriptor of wgmma (PTX ISA 9.7.15.5.1), built by desc.hpp. Two words, because only the
 // start address in the low one ever moves: 64-bit additions would cost carries on the path to every
 // MMA.

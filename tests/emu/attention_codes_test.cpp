@@ -13,32 +13,42 @@ namespace vca::tests {
 namespace {
 
 using kernels::sm90::Config;
+using kernels::sm90::config_of;
 using kernels::sm90::Form;
 
-void run_kernel(const PackedProblem& p, float* o, float* lse) {
+// One CTA, or a cluster of two of the forms that have it.
+void run_kernel(const PackedProblem& p, float* o, float* lse, bool cluster = false) {
   emu::LaunchConfig config;
-  config.grid = 1;
   config.threads = Config::kThreads;
   Form form{};
   ASSERT_TRUE(kernels::sm90::find_form(*p.problem.recipe, form));
   const kernels::AttentionParams params = p.params(o, lse, kernels::OutType::fp32);
   kernels::sm90::with_config(form, p.problem.d_pad, [&]<Config kConfig>() {
-    config.smem_bytes = kConfig.smem_bytes();
-    emu::launch(config, [&params] { kernels::sm90::attention_body<kConfig>(params); });
+    const auto launch = [&]<Config kLaunched>() {
+      config.cluster = config.grid = kLaunched.cluster;
+      config.smem_bytes = kLaunched.smem_bytes();
+      emu::launch(config, [&params] { kernels::sm90::attention_body<kLaunched>(params); });
+    };
+    constexpr bool kMayCluster = kConfig.form == Form::local || kConfig.form == Form::running;
+    if (cluster && kMayCluster)
+      launch.template operator()<config_of(kConfig.d, kConfig.form, kMayCluster ? 2u : 1u)>();
+    else
+      launch.template operator()<config_of(kConfig.d, kConfig.form, 1)>();
   });
 }
 
 struct CodesCase {
   const char* recipe;
   int d;
+  bool cluster = false;
 };
 std::ostream& operator<<(std::ostream& out, const CodesCase& c) {
-  return out << c.recipe << " d" << c.d;
+  return out << c.recipe << " d" << c.d << (c.cluster ? " cluster" : "");
 }
 class CodesSm90 : public testing::TestWithParam<CodesCase> {};
 
 TEST_P(CodesSm90, RecoveredThroughOneHotValues) {
-  const auto& [recipe, d] = GetParam();
+  const auto& [recipe, d, cluster] = GetParam();
   for (const int64_t keys : {128, 77})
     for (const double logit_std : {2.0, 12.0}) {
       ProblemShape shape;
@@ -53,7 +63,7 @@ TEST_P(CodesSm90, RecoveredThroughOneHotValues) {
         set_one_hot_values(p, first_key);
         std::vector<float> o(static_cast<size_t>(shape.s_q * d)),
             lse(static_cast<size_t>(shape.s_q));
-        run_kernel(p, o.data(), lse.data());
+        run_kernel(p, o.data(), lse.data(), cluster);
         EXPECT_EQ(compare_codes(p, o.data(), first_key, &compared), "") << keys << " keys";
       }
       EXPECT_EQ(compared, shape.s_q * keys);
@@ -64,6 +74,8 @@ std::vector<CodesCase> codes_cases() {
   std::vector<CodesCase> out;
   for (const char* recipe : {"vc8", "vc8-turbo", "vc8-paper", "vc8-exp", "sage2", "fp8"})
     for (const int d : {64, 128}) out.push_back({recipe, d});
+  for (const char* recipe : {"vc8", "vc8-turbo"})
+    for (const int d : {64, 128}) out.push_back({recipe, d, true});
   return out;
 }
 INSTANTIATE_TEST_SUITE_P(Emulator, CodesSm90, testing::ValuesIn(codes_cases()));

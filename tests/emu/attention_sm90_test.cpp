@@ -20,6 +20,7 @@ namespace {
 
 using kernels::OutType;
 using kernels::sm90::Config;
+using kernels::sm90::config_of;
 using kernels::sm90::Form;
 
 struct AttentionCase {
@@ -118,14 +119,30 @@ const std::vector<AttentionCase>& cases() {
   return table;
 }
 
-void launch(emu::LaunchConfig config, const PackedProblem& p,
+template <Config kConfig>
+void launch_as(emu::LaunchConfig config, const kernels::AttentionParams& params) {
+  config.cluster = kConfig.cluster;
+  config.grid *= kConfig.cluster;
+  config.threads = Config::kThreads;
+  config.smem_bytes = kConfig.smem_bytes();
+  emu::launch(config, [&params] { kernels::sm90::attention_body<kConfig>(params); });
+}
+
+bool has_clusters(const char* recipe) {
+  Form form{};
+  return kernels::sm90::find_form(*spec::find_recipe(recipe), form) &&
+         (form == Form::local || form == Form::running);
+}
+
+// Clusters of that many CTAs, config.grid of them, whatever the launcher would take.
+void launch(const emu::LaunchConfig& config, uint32_t cluster, const PackedProblem& p,
             const kernels::AttentionParams& params) {
   Form form{};
   ASSERT_TRUE(kernels::sm90::find_form(*p.problem.recipe, form));
   kernels::sm90::with_config(form, p.problem.d_pad, [&]<Config kConfig>() {
-    config.threads = Config::kThreads;
-    config.smem_bytes = kConfig.smem_bytes();
-    emu::launch(config, [&params] { kernels::sm90::attention_body<kConfig>(params); });
+    if (cluster == 1) return launch_as<config_of(kConfig.d, kConfig.form, 1)>(config, params);
+    if constexpr (!kConfig.real_exp())
+      launch_as<config_of(kConfig.d, kConfig.form, 2)>(config, params);
   });
 }
 
@@ -186,8 +203,7 @@ void expect_lse(const Expected& want, const std::vector<float>& lse) {
 
 class AttentionSm90 : public testing::TestWithParam<AttentionCase> {};
 
-TEST_P(AttentionSm90, EqualsTheSpecification) {
-  const AttentionCase& c = GetParam();
+void expect_specification(const AttentionCase& c, uint32_t cluster) {
   PackedProblem p;
   make_problem(c.shape, *spec::find_recipe(c.recipe), 1, p);
   const Expected want = expected_of(p, c.type);
@@ -210,7 +226,7 @@ TEST_P(AttentionSm90, EqualsTheSpecification) {
       config.policy = policy;
       config.seed = static_cast<uint64_t>(seed);
       try {
-        launch(config, p, p.params(o.data(), lse.data(), c.type));
+        launch(config, cluster, p, p.params(o.data(), lse.data(), c.type));
       } catch (const emu::Fault& fault) {
         FAIL() << fault.what();
       }
@@ -227,7 +243,36 @@ TEST_P(AttentionSm90, EqualsTheSpecification) {
   }
 }
 
+TEST_P(AttentionSm90, EqualsTheSpecification) { expect_specification(GetParam(), 1); }
+
 INSTANTIATE_TEST_SUITE_P(Emulator, AttentionSm90, testing::ValuesIn(cases()),
+                         [](const auto& info) { return std::string(info.param.name); });
+
+// The same of two CTAs that share K and V. Most cases have one query tile: their second CTA
+// computes a dummy.
+class AttentionSm90Cluster : public testing::TestWithParam<AttentionCase> {};
+
+TEST_P(AttentionSm90Cluster, EqualsTheSpecification) { expect_specification(GetParam(), 2); }
+
+std::vector<AttentionCase> cluster_cases() {
+  std::vector<AttentionCase> out;
+  for (const AttentionCase& c : cases())
+    if (has_clusters(c.recipe)) out.push_back(c);
+  // An even and an odd number of tiles beyond one pair; more stages than the ring has, so that it
+  // wraps around several times across tiles.
+  out.push_back({"two_pairs", "vc8-turbo", shape_of(512, 900, 64), OutType::fp32, 1});
+  out.push_back({"a_pair_and_a_half", "vc8", shape_of(300, 1100, 64), OutType::bf16, 1});
+  // An odd number of tiles in each of several heads.
+  ProblemShape odd_heads = grouped_heads();
+  odd_heads.s_q = 300;
+  odd_heads.d = 64;
+  out.push_back({"odd_heads", "vc8-turbo", odd_heads, OutType::fp32, 2});
+  // More clusters than pairs: one does nothing.
+  out.push_back({"idle_cluster", "vc8-turbo", shape_of(130, 130, 64), OutType::fp32, 2});
+  return out;
+}
+
+INSTANTIATE_TEST_SUITE_P(Emulator, AttentionSm90Cluster, testing::ValuesIn(cluster_cases()),
                          [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

@@ -2,6 +2,7 @@
 // The list of conformance cases, for both targets.
 #pragma once
 
+#include "ptx/cluster_cases.hpp"
 #include "ptx/cvt_cases.hpp"
 #include "ptx/row_cases.hpp"
 #include "ptx/sync_cases.hpp"
@@ -21,6 +22,8 @@ inline constexpr Case kCases[] = {
     {"mbarrier_phases", mbarrier_phases},
     {"bulk_copies_and_mbarriers", bulk_copies_and_mbarriers},
     {"register_budgets", register_budgets},
+    {"cluster_barriers", cluster_barriers},
+    {"cluster_multicast", cluster_multicast},
     {"wgmma_s8", wgmma_s8},
     {"wgmma_e4m3_ss", wgmma_e4m3_ss},
     {"wgmma_e4m3_rs", wgmma_e4m3_rs},

@@ -41,6 +41,7 @@ struct Shape {
   uint32_t grid = 1;
   uint32_t threads = 128;
   uint32_t smem_bytes = 0;
+  uint32_t cluster = 1;  // CTAs of a cluster
 };
 
 // Memory that a kernel can reach, 1 KiB aligned.
@@ -96,8 +97,17 @@ template <class Kernel, class Check>
 void run(Report& report, const Shape& shape, const Kernel& kernel, Check check) {
   cudaFuncSetAttribute(run_kernel<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(shape.smem_bytes));
-  run_kernel<<<shape.grid, shape.threads, shape.smem_bytes>>>(kernel);
-  const cudaError_t status = cudaDeviceSynchronize();
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {shape.cluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.threads;
+  config.dynamicSmemBytes = shape.smem_bytes;
+  config.attrs = &cluster;
+  config.numAttrs = shape.cluster > 1 ? 1 : 0;
+  cudaError_t status = cudaLaunchKernelEx(&config, run_kernel<Kernel>, kernel);
+  if (status == cudaSuccess) status = cudaDeviceSynchronize();
   if (status != cudaSuccess) {
     report.fail(std::string("CUDA: ") + cudaGetErrorString(status));
     return;
@@ -114,6 +124,7 @@ void run(Report& report, const Shape& shape, const Kernel& kernel, Check check) 
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       emu::LaunchConfig config;
       config.grid = shape.grid;
+      config.cluster = shape.cluster;
       config.threads = shape.threads;
       config.smem_bytes = shape.smem_bytes;
       config.policy = policy;

@@ -37,9 +37,21 @@ constexpr bool find_form(const spec::Recipe& r, Form& form) {
   return r.v == spec::VFormat::e4m3_channel && (integer || r.qk == spec::QkFormat::e4m3_head);
 }
 
+// CTAs that share K and V by multicast, in the forms without exponentials. 1: each loads for
+// itself.
+inline constexpr uint32_t kMulticastCluster = 1;
+constexpr uint32_t cluster_of(Form form) {
+  return form == Form::local || form == Form::running ? kMulticastCluster : 1u;
+}
+// One CTA alone: 3 to 5 stages measured alike, and positions in a ring of 4 are bit fields of one
+// counter. Two CTAs in step: 5 against 4 measured 1220 against 1201 TFLOP/s (vc8-turbo, H200).
+constexpr uint32_t stages_of(uint32_t cluster) { return cluster == 1 ? 4u : 5u; }
+
 struct Config {
   int d;  // 64 or 128
   Form form;
+  uint32_t cluster;  // CTAs, 1 or 2
+  uint32_t stages;
   friend constexpr bool operator==(const Config&, const Config&) = default;
 
   // ---- roles: warpgroup 0 loads, warpgroups 1 and 2 compute 64 query rows each ----
@@ -51,8 +63,6 @@ struct Config {
   // * 240 = 504 = 3 * 168.
   static constexpr int kProducerRegisters = 24;
   static constexpr int kConsumerRegisters = 240;
-  // A power of two, so that ring positions are bit fields of one counter. 3 to 5 measured alike.
-  static constexpr uint32_t kStages = 4;
 
   // ---- what the form means ----
   // Real exponentials: FP32 row sums, so pads of a tail block are masked there and no indicator
@@ -95,7 +105,7 @@ struct Config {
   }
   constexpr uint32_t v_offset(uint32_t stage) const { return k_offset(stage) + qk_tile_bytes(); }
   constexpr uint32_t mu_offset(uint32_t buffer) const {
-    return k_offset(kStages) + buffer * mu_tile_bytes();
+    return k_offset(stages) + buffer * mu_tile_bytes();
   }
   // Key scales, and behind them the number of valid columns where sums need it.
   constexpr uint32_t k_scale_bytes() const { return real_exp() ? 32u : 16u; }
@@ -103,22 +113,28 @@ struct Config {
     return mu_offset(2) + stage * k_scale_bytes();
   }
   constexpr uint32_t valid_offset(uint32_t stage) const { return k_scale_offset(stage) + 16u; }
-  constexpr uint32_t exp2_offset() const { return k_scale_offset(kStages); }  // 128 FP32
+  constexpr uint32_t exp2_offset() const { return k_scale_offset(stages); }  // 128 FP32
   // Barriers, 8 bytes each.
   constexpr uint32_t full(uint32_t stage) const { return exp2_offset() + 512u + 8u * stage; }
-  constexpr uint32_t empty(uint32_t stage) const { return full(kStages + stage); }
-  constexpr uint32_t q_full(uint32_t buffer) const { return full(2u * kStages + buffer); }
-  constexpr uint32_t q_empty(uint32_t buffer) const { return full(2u * kStages + 2u + buffer); }
-  constexpr uint32_t mu_full(uint32_t buffer) const { return full(2u * kStages + 4u + buffer); }
-  constexpr uint32_t mu_empty(uint32_t buffer) const { return full(2u * kStages + 6u + buffer); }
-  constexpr uint32_t smem_bytes() const { return full(2u * kStages + 8u); }
+  constexpr uint32_t empty(uint32_t stage) const { return full(stages + stage); }
+  constexpr uint32_t q_full(uint32_t buffer) const { return full(2u * stages + buffer); }
+  constexpr uint32_t q_empty(uint32_t buffer) const { return full(2u * stages + 2u + buffer); }
+  constexpr uint32_t mu_full(uint32_t buffer) const { return full(2u * stages + 4u + buffer); }
+  constexpr uint32_t mu_empty(uint32_t buffer) const { return full(2u * stages + 6u + buffer); }
+  constexpr uint32_t smem_bytes() const { return full(2u * stages + 8u); }
 
   // ---- arrivals ----
-  // A stage: every consumer warp, because each loads key scales itself. Q and mu are read by wgmma
-  // alone: a warpgroup each.
-  static constexpr uint32_t kStageArrivals = kConsumers * 4;
+  // A stage: every consumer warp, because each loads key scales itself; of all CTAs that a
+  // multicast writes to. Q and mu are read by wgmma alone: a warpgroup each.
+  constexpr uint32_t stage_arrivals() const { return cluster * kConsumers * 4u; }
   static constexpr uint32_t kTileArrivals = kConsumers;
 };
+
+constexpr Config config_of(int d, Form form, uint32_t cluster) {
+  return {d, form, cluster, stages_of(cluster)};
+}
+// As it is launched.
+constexpr Config config_of(int d, Form form) { return config_of(d, form, cluster_of(form)); }
 
 inline constexpr uint32_t kMaxSmemBytes = 227u * 1024u;
 
@@ -126,8 +142,8 @@ inline constexpr uint32_t kMaxSmemBytes = 227u * 1024u;
 template <class F>
 auto with_config(Form form, int d_pad, const F& f) {
   const auto with_form = [&]<Form kForm>() {
-    return d_pad == 64 ? f.template operator()<Config{64, kForm}>()
-                       : f.template operator()<Config{128, kForm}>();
+    return d_pad == 64 ? f.template operator()<config_of(64, kForm)>()
+                       : f.template operator()<config_of(128, kForm)>();
   };
   switch (form) {
     case Form::local:

@@ -34,7 +34,7 @@ class Consumer {
       : p_(p), smem_(smem), group_(group), lane_(ptx::thread_index() % 32u) {}
 
   VCA_DEVICE void run() {
-    TileScheduler scheduler(p_, ptx::cta_index());
+    TileScheduler<C.cluster> scheduler(p_, ptx::cta_index());
     Tile tile = scheduler.next();
     if (!tile.valid) return;
     open_tile(tile);
@@ -77,7 +77,12 @@ class Consumer {
     return index;
   }
   VCA_DEVICE void release_stage(uint32_t index) {
-    if (lane_ == 0) ptx::mbarrier_arrive(smem_ + C.empty(0) + 8u * index);
+    const ptx::SmemAddr empty = smem_ + C.empty(0) + 8u * index;
+    if constexpr (C.cluster == 1) {
+      if (lane_ == 0) ptx::mbarrier_arrive(empty);
+    } else {  // to each CTA whose producer writes to this stage: a lane each
+      if (lane_ < C.cluster) ptx::mbarrier_arrive_cluster(ptx::mapa(empty, lane_));
+    }
   }
 
   // The scores from now on belong to `tile`.
@@ -249,7 +254,7 @@ class Consumer {
   }
 
   // Returns the tile whose first scores the last iteration has computed.
-  VCA_DEVICE Tile run_tile(const Tile& tile, TileScheduler& scheduler) {
+  VCA_DEVICE Tile run_tile(const Tile& tile, TileScheduler<C.cluster>& scheduler) {
     RowPair l = {0.0f, 0.0f};
     RowPair beta = {1.0f, 1.0f};
 #pragma unroll
@@ -387,7 +392,7 @@ class Consumer {
   float unit_ = 0.0f;
   ptx::MatrixDesc q_desc_;
   Ring<2> q_, mu_;
-  Ring<Config::kStages> stage_;
+  Ring<C.stages> stage_;
   RowPair m_ = {0.0f, 0.0f}, alpha_ = {0.0f, 0.0f};
   RowPair below_ = {0.0f,
                     0.0f};  // block maximum minus running maximum: the block's weight in code units

@@ -10,9 +10,9 @@ namespace vca::kernels::sm90 {
 
 template <Config C>
 VCA_DEVICE void init_barriers(ptx::SmemAddr smem) {
-  for (uint32_t s = 0; s < Config::kStages; ++s) {
+  for (uint32_t s = 0; s < C.stages; ++s) {
     ptx::mbarrier_init(smem + C.full(s), 1);
-    ptx::mbarrier_init(smem + C.empty(s), Config::kStageArrivals);
+    ptx::mbarrier_init(smem + C.empty(s), C.stage_arrivals());
   }
   for (uint32_t b = 0; b < 2; ++b) {
     ptx::mbarrier_init(smem + C.q_full(b), 1);
@@ -25,13 +25,19 @@ VCA_DEVICE void init_barriers(ptx::SmemAddr smem) {
 
 template <Config C>
 VCA_DEVICE void attention_body(const AttentionParams& p) {
+  static_assert(C.cluster == 1 || (C.cluster == 2 && !C.real_exp()));
   static_assert(C.smem_bytes() <= kMaxSmemBytes);
   const ptx::SmemAddr smem = ptx::dynamic_smem();
   if (ptx::thread_index() == 0) init_barriers<C>(smem);
   if (ptx::thread_index() < 128u)
     ptx::st_shared_f32(smem + C.exp2_offset() + 4u * ptx::thread_index(),
                        p.exp2_fraction[ptx::thread_index()]);
-  ptx::bar_sync(0, Config::kThreads);
+  if constexpr (C.cluster == 1) {
+    ptx::bar_sync(0, Config::kThreads);
+  } else {
+    ptx::barrier_cluster_arrive();  // the peer's barriers exist
+    ptx::barrier_cluster_wait();
+  }
   const uint32_t warpgroup = ptx::warp_uniform(ptx::thread_index() / 128u);
   if (warpgroup == 0) {
     ptx::setmaxnreg_dec<Config::kProducerRegisters>();

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-
 #include "kernels/sm90/kernel.cuh"
 #include "kernels/sm90/launch.hpp"
 
@@ -12,7 +10,7 @@ namespace {
 template <int kD, int kForm>
 __global__ void __launch_bounds__(Config::kThreads, 1)
     attention(const __grid_constant__ AttentionParams params) {
-  attention_body<Config{kD, static_cast<Form>(kForm)}>(params);
+  attention_body<config_of(kD, static_cast<Form>(kForm))>(params);
 }
 
 template <Config C>
@@ -26,11 +24,26 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                 static_cast<int>(C.smem_bytes()));
   if (status != cudaSuccess) return status;
-  const int64_t tiles = int64_t{params.n_subs} * params.h_q * params.max_q_tiles;
-  if (tiles == 0) return cudaSuccess;
-  const auto grid = static_cast<unsigned>(std::min<int64_t>(tiles, multiprocessors));
-  kernel<<<grid, Config::kThreads, C.smem_bytes(), stream>>>(params);
-  return cudaGetLastError();
+  const uint32_t grid = TileScheduler<C.cluster>::grid(params, multiprocessors);
+  if (grid == 0) return cudaSuccess;
+  if constexpr (C.cluster == 1) {
+    kernel<<<grid, Config::kThreads, C.smem_bytes(), stream>>>(params);
+    return cudaGetLastError();
+  } else {
+    cudaLaunchAttribute cluster{};
+    cluster.id = cudaLaunchAttributeClusterDimension;
+    cluster.val.clusterDim = {C.cluster, 1, 1};
+    cudaLaunchConfig_t config{};
+    config.gridDim = grid;
+    config.blockDim = Config::kThreads;
+    config.dynamicSmemBytes = C.smem_bytes();
+    config.stream = stream;
+    config.attrs = &cluster;
+    config.numAttrs = 1;
+    status = cudaLaunchKernelEx(&config, kernel, params);
+    const cudaError_t last = cudaGetLastError();
+    return status != cudaSuccess ? status : last;
+  }
 }
 
 }  // namespace

@@ -13,8 +13,8 @@ namespace vca::kernels::sm90 {
 // True for the recipes that have a kernel here.
 bool has_kernel(const spec::Recipe& recipe);
 
-// Launches one persistent CTA per multiprocessor of the current device on `stream`. d_pad is 64 or
-// 128.
+// Launches one persistent CTA (some forms: half as many clusters of two) per multiprocessor of the
+// current device on `stream`. d_pad is 64 or 128.
 cudaError_t launch_attention(const spec::Recipe& recipe, int d_pad, const AttentionParams& params,
                              cudaStream_t stream);
 

@@ -7,21 +7,48 @@
 //
 //   stage    0      1          2          3         ...   n
 //          K(0)   K(1) V(0)  K(2) V(1)  K(3) V(2)   ...  V(n-1) K(n-1)
+//
+// In a cluster both CTAs walk through the same blocks: rank 0 loads K for both, rank 1 V, each the
+// rest for itself. A stage is free when the consumers of both CTAs have released it, which each
+// producer sees on its own barrier; its full barrier expects the bytes of both producers, some of
+// which may land before it has said so.
 #pragma once
+
+#include <bit>
 
 #include "kernels/common/scheduler.hpp"
 #include "kernels/sm90/config.hpp"
 
 namespace vca::kernels::sm90 {
 
-// Position in a ring of kSize (a power of two) buffers.
+// Position in a ring of kSize buffers.
 template <uint32_t kSize>
-struct Ring {
-  uint32_t count = 0;
-  VCA_DEVICE uint32_t index() const { return count % kSize; }
+class Ring {
+ public:
+  VCA_DEVICE uint32_t index() const { return index_; }
   // Parity of the phase that completes when this use of the buffer has been filled.
-  VCA_DEVICE uint32_t parity() const { return count / kSize % 2u; }
-  VCA_DEVICE void advance() { ++count; }
+  VCA_DEVICE uint32_t parity() const { return parity_; }
+  VCA_DEVICE void advance() {
+    ++index_;
+    if (index_ == kSize) {
+      index_ = 0;
+      parity_ ^= 1u;
+    }
+  }
+
+ private:
+  uint32_t index_ = 0, parity_ = 0;
+};
+// Of a power of two both are bit fields of one counter.
+template <uint32_t kSize>
+requires(std::has_single_bit(kSize)) class Ring<kSize> {
+ public:
+  VCA_DEVICE uint32_t index() const { return count_ % kSize; }
+  VCA_DEVICE uint32_t parity() const { return count_ / kSize % 2u; }
+  VCA_DEVICE void advance() { ++count_; }
+
+ private:
+  uint32_t count_ = 0;
 };
 
 template <Config C>
@@ -30,7 +57,7 @@ class Producer {
   VCA_DEVICE Producer(const AttentionParams& p, ptx::SmemAddr smem) : p_(p), smem_(smem) {}
 
   VCA_DEVICE void run() {
-    TileScheduler scheduler(p_, ptx::cta_index());
+    TileScheduler<C.cluster> scheduler(p_, ptx::cta_index());
     int64_t v_block = -1;  // of the block before
     for (Tile tile = scheduler.next(); tile.valid; tile = scheduler.next()) {
       load_q(tile);
@@ -42,11 +69,22 @@ class Producer {
     }
     if (v_block >= 0)
       load_stage(v_block, v_block, 0);  // K once more: its scores are computed and never read
+    if constexpr (C.cluster > 1) wait_for_peer();
   }
 
  private:
   VCA_DEVICE void copy(uint32_t offset, const void* src, uint32_t bytes, uint32_t full) {
     ptx::cp_async_bulk_g2s(smem_ + offset, src, bytes, smem_ + full);
+  }
+
+  // What all CTAs of the cluster need, loaded by the one of that rank.
+  VCA_DEVICE void copy_to_all(uint32_t offset, const void* src, uint32_t bytes, uint32_t full,
+                              uint32_t rank) {
+    if constexpr (C.cluster == 1)
+      copy(offset, src, bytes, full);
+    else if (ptx::cluster_rank() == rank)
+      ptx::cp_async_bulk_g2s_multicast(smem_ + offset, src, bytes, smem_ + full,
+                                       (1u << C.cluster) - 1u);
   }
 
   // Read before the wait for the stage, which hides its latency.
@@ -63,11 +101,21 @@ class Producer {
       ptx::st_shared_f32(smem_ + C.valid_offset(s), ptx::bits_float(static_cast<uint32_t>(valid)));
     ptx::mbarrier_arrive_expect_tx(
         smem_ + full, C.qk_tile_bytes() + 16u + (v_block >= 0 ? C.v_load_bytes() : 0u));
-    copy(C.k_offset(s), p_.k_tiles + k_block * C.qk_tile_bytes(), C.qk_tile_bytes(), full);
+    copy_to_all(C.k_offset(s), p_.k_tiles + k_block * C.qk_tile_bytes(), C.qk_tile_bytes(), full,
+                0);
     copy(C.k_scale_offset(s), p_.k_scale + k_block * 4, 16u, full);
     if (v_block >= 0)
-      copy(C.v_offset(s), p_.v_tiles + v_block * C.v_tile_bytes(), C.v_load_bytes(), full);
+      copy_to_all(C.v_offset(s), p_.v_tiles + v_block * C.v_tile_bytes(), C.v_load_bytes(), full,
+                  1);
     stage_.advance();
+  }
+  // The CTA, and with it its barriers, must not end before the peer's last arrival at them.
+  VCA_DEVICE void wait_for_peer() {
+#pragma unroll 1
+    for (uint32_t i = 0; i < C.stages; ++i) {
+      ptx::mbarrier_wait_parity(smem_ + C.empty(stage_.index()), stage_.parity() ^ 1u);
+      stage_.advance();
+    }
   }
   VCA_DEVICE void load_q(const Tile& t) {
     const uint32_t b = q_.index();
@@ -87,7 +135,7 @@ class Producer {
   const AttentionParams& p_;
   ptx::SmemAddr smem_;
   Ring<2> q_, mu_;
-  Ring<Config::kStages> stage_;
+  Ring<C.stages> stage_;
 };
 
 }  // namespace vca::kernels::sm90

@@ -57,6 +57,26 @@ VCA_DEVICE void cp_async_bulk_g2s(SmemAddr dst, const void* src, uint32_t bytes,
       : "memory");
 }
 
+VCA_DEVICE void cp_async_bulk_g2s_multicast(SmemAddr dst, const void* src, uint32_t bytes,
+                                            SmemAddr bar, uint16_t mask) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster [%0], "
+      "[%1], %2, [%3], %4;" ::"r"(dst.value),
+      "l"(src), "r"(bytes), "r"(bar.value), "h"(mask)
+      : "memory");
+}
+VCA_DEVICE ClusterAddr mapa(SmemAddr addr, uint32_t rank) {
+  ClusterAddr mapped;
+  // volatile: in its place, where it costs two instructions. Hoisted it would live in a register.
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(mapped.value)
+               : "r"(addr.value), "r"(rank));
+  return mapped;
+}
+VCA_DEVICE void mbarrier_arrive_cluster(ClusterAddr bar) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(bar.value) : "memory");
+}
+
 VCA_DEVICE float ld_shared_f32(SmemAddr addr) {
   float value;
   asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(addr.value) : "memory");

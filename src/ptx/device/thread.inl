@@ -8,6 +8,12 @@ VCA_DEVICE uint32_t thread_index() { return threadIdx.x; }
 VCA_DEVICE uint32_t cta_index() { return blockIdx.x; }
 VCA_DEVICE uint32_t grid_size() { return gridDim.x; }
 
+VCA_DEVICE uint32_t cluster_rank() {
+  uint32_t rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
 VCA_DEVICE SmemAddr dynamic_smem() {
   extern __shared__ __align__(1024) unsigned char vca_dynamic_smem[];
   return {static_cast<uint32_t>(__cvta_generic_to_shared(vca_dynamic_smem))};
@@ -34,6 +40,13 @@ VCA_DEVICE void bar_sync(uint32_t id, uint32_t threads) {
 }
 VCA_DEVICE void bar_arrive(uint32_t id, uint32_t threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+VCA_DEVICE void barrier_cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+}
+VCA_DEVICE void barrier_cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
 template <int kRegisters>

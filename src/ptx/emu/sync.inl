@@ -29,6 +29,17 @@ VCA_DEVICE void cp_async_bulk_g2s(SmemAddr dst, const void* src, uint32_t bytes,
   emu::ops::bulk_copy(dst.value, src, bytes, bar.value);
 }
 
+VCA_DEVICE void cp_async_bulk_g2s_multicast(SmemAddr dst, const void* src, uint32_t bytes,
+                                            SmemAddr bar, uint16_t mask) {
+  emu::ops::bulk_copy_multicast(dst.value, src, bytes, bar.value, mask);
+}
+VCA_DEVICE ClusterAddr mapa(SmemAddr addr, uint32_t rank) {
+  return {emu::ops::map_address(addr.value, rank)};
+}
+VCA_DEVICE void mbarrier_arrive_cluster(ClusterAddr bar) {
+  emu::ops::mbarrier_arrive_cluster(bar.value);
+}
+
 VCA_DEVICE float ld_shared_f32(SmemAddr addr) {
   return std::bit_cast<float>(emu::ops::load_shared(addr.value));
 }

@@ -11,6 +11,7 @@ namespace vca::ptx {
 VCA_DEVICE uint32_t thread_index() { return emu::ops::thread_index(); }
 VCA_DEVICE uint32_t cta_index() { return emu::ops::cta_index(); }
 VCA_DEVICE uint32_t grid_size() { return emu::ops::grid_size(); }
+VCA_DEVICE uint32_t cluster_rank() { return emu::ops::cluster_rank(); }
 VCA_DEVICE SmemAddr dynamic_smem() { return {emu::ops::dynamic_smem()}; }
 
 VCA_DEVICE float shfl_sync_bfly(float value, uint32_t lane_mask) {
@@ -35,6 +36,9 @@ VCA_DEVICE void bar_sync(uint32_t id, uint32_t threads) {
 VCA_DEVICE void bar_arrive(uint32_t id, uint32_t threads) {
   emu::ops::named_barrier_arrive(id, threads);
 }
+
+VCA_DEVICE void barrier_cluster_arrive() { emu::ops::cluster_barrier_arrive(); }
+VCA_DEVICE void barrier_cluster_wait() { emu::ops::cluster_barrier_wait(); }
 
 template <int kRegisters>
 VCA_DEVICE void setmaxnreg_inc() {

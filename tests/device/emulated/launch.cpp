@@ -131,10 +131,10 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
   int device = 0, multiprocessors = 0;
   cudaGetDevice(&device);
   cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
-  const int64_t tiles = int64_t{params.n_subs} * params.h_q * params.max_q_tiles;
-  if (tiles == 0) return cudaSuccess;
   emu::LaunchConfig config;
-  config.grid = static_cast<uint32_t>(std::min<int64_t>(tiles, multiprocessors));
+  config.grid = TileScheduler<C.cluster>::grid(params, multiprocessors);
+  if (config.grid == 0) return cudaSuccess;
+  config.cluster = C.cluster;
   config.threads = Config::kThreads;
   config.smem_bytes = C.smem_bytes();
   return emulated::enqueue(stream, [params, config, device] {
