@@ -274,8 +274,9 @@ void identity_and_share_of_v() {
           c.name.c_str(), name, 100 * s.v_share(), s.gap_use);
       EXPECT_LE(s.gap_use, 1.0) << name;
     }
-    // What V-Smooth is for: it takes V's share down.
-    EXPECT_LT(c.vc8.v_share(), c.sage2.v_share()) << c.name;
+    // What V-Smooth is for: it takes V's part down. Its share need not fall, because P's part falls
+    // too, and more where V is clustered.
+    EXPECT_LT(c.vc8.v_sq, c.sage2.v_sq) << c.name;
   }
 }
 
