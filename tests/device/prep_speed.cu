@@ -154,11 +154,7 @@ class PassTimer {
       if (name == "QueryTiles") {
         time<prep::QueryTilesTuned<Source::bf16, 128, kTurn, 4, 2>>(name + " 4/2", p, blocks,
                                                                     false);
-        time<prep::QueryTilesTuned<Source::bf16, 128, kTurn, 2, 4>>(name + " 2/4", p, blocks,
-                                                                    false);
       } else if (name == "KeyTiles") {
-        time<prep::KeyTilesTuned<Source::bf16, 128, kTurn, 4, 2, 4>>(name + " 4/2/4", p, blocks,
-                                                                     false);
         time<prep::KeyTilesTuned<Source::bf16, 128, kTurn, 8, 4, 2>>(name + " 8/4/2", p, blocks,
                                                                      false);
       }
