@@ -339,10 +339,11 @@ def test_the_kept_order_is_used_and_policy_false_groups_anew():
         vc.enable(pipe, min_keys=100, policy=policy)
         results[name] = latents_of(pipe, inputs)
         vc.disable(pipe)
-    # Regrouping in every step is a warm start, so its order may differ from a fresh one's; the
-    # order of the first step kept is another one for certain.
+    # The order of the first step is another one than a fresh one's later. Regrouping in every step
+    # is a warm start: it keeps the order while that removes enough, and exchanges pairs, so it may
+    # end with either.
     assert not torch.equal(results["fresh"], results["first step only"])
-    assert not torch.equal(results["every step"], results["first step only"])
+    assert not torch.equal(results["fresh"], results["every step"])
 
 
 def test_first_steps_stay_native():
