@@ -25,7 +25,7 @@ for target in "${targets[@]}"; do
   programs+=("${target}_fuzz" "${target}_fuzz_guided")
 done
 cmake --build build-fuzz -j "${JOBS:-$(nproc)}" --target "${programs[@]}"
-export OMP_NUM_THREADS=1
+export OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive
 for target in "${targets[@]}"; do
   corpus=out/fuzz/$target
   mkdir -p "$corpus"
