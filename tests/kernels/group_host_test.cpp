@@ -3,6 +3,8 @@
 // cold and over the steps of a policy. Same sources as on the device.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "kernels/group_emulator.hpp"
 #include "kernels/group_problem.hpp"
 
@@ -71,10 +73,7 @@ void expect_steps(const GroupCase& shape, const core::Policy& policy,
   const group::Params p =
       group::device_params(request, layout, problem.params(), Buffers::align(buffers.scratch));
   *p.state = {group::kStateMagic, 4, layout.n_units, 0};
-  for (int64_t u = 0; u < layout.n_units; ++u) {
-    p.unit_state[u] = {};
-    p.unit_state[u].last_call_step = p.unit_state[u].step = -1;
-  }
+  std::fill_n(p.unit_state, layout.n_units, group::UnitState{});
   std::vector<uint8_t> regrouped(static_cast<size_t>(shape.b * shape.h));
   request.regrouped = regrouped.data();
   tests::PolicyReference reference(problem, policy);

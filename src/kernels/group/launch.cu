@@ -7,12 +7,8 @@ namespace {
 
 VCA_DEVICE void clear(UnitState* units, int64_t n) {
   for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < n;
-       i += int64_t{gridDim.x} * blockDim.x) {
-    UnitState s{};
-    s.last_call_step = -1;
-    s.step = -1;
-    units[i] = s;
-  }
+       i += int64_t{gridDim.x} * blockDim.x)
+    units[i] = UnitState{};
 }
 __global__ void __launch_bounds__(256)
     fill_state(StateHeader header, StateHeader* to, UnitState* units) {

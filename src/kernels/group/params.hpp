@@ -54,12 +54,12 @@ struct Unit {
 };
 
 struct UnitState {
-  int64_t last_call_step;
-  int64_t step;  // of the last grouping
-  double f_at_grouping, f_last;
-  uint64_t fingerprint;  // of the valid tokens
-  int32_t has_order;
-  int32_t used;
+  int64_t last_call_step = -1;
+  int64_t step = -1;  // of the last grouping
+  double f_at_grouping = 0, f_last = 0;
+  uint64_t fingerprint = 0;  // of the valid tokens
+  int32_t has_order = 0;
+  int32_t used = 0;
 };
 // State: StateHeader | UnitState[units] | int32 ranks[places], each part 256-byte aligned.
 struct StateHeader {

@@ -53,6 +53,18 @@ inline bool supports(const spec::Recipe& r) {
   return scores && (r.v == spec::VFormat::e4m3_smooth || r.v == spec::VFormat::e4m3_channel);
 }
 
+// What every launcher refuses otherwise.
+inline bool in_contract(const PrepParams& r, const void* workspace) {
+  const auto& q = r.q.shape;
+  const auto& k = r.k.shape;
+  // 256: what cudaMalloc promises. Bulk copies read from 16-byte aligned addresses; only shared
+  // memory needs 1 KiB.
+  return reinterpret_cast<uintptr_t>(workspace) % 256 == 0 && q[3] >= 1 &&
+         q[3] <= spec::kMaxHeadDim && k[3] == q[3] && r.v.shape == k && q[0] == k[0] &&
+         q[1] <= 0x7FFFFFFF && (k[1] == 0 ? q[1] == 0 : q[1] % k[1] == 0) && q[2] <= 0x7FFFFFFF &&
+         k[2] <= 0x7FFFFFFF && r.subs.size() <= 0x7FFFFFFF;
+}
+
 inline constexpr int64_t kWorkspaceAlign_bytes = spec::kTileAlignment_bytes;
 
 // Byte offsets from the start of the workspace; -1 for what the request does not need.

@@ -135,9 +135,20 @@ class Consumer {
     ptx::wgmma_commit_group();
   }
 
+  // m_ with the block's maxima; returns what it was. `fresh`: first block of a tile.
+  VCA_DEVICE RowPair raise_maximum(RowPair blk, bool fresh) {
+    const RowPair old = fresh ? RowPair{kMinusInf, kMinusInf} : m_;
+    m_ = {ptx::max_f32(old.r0, blk.r0), ptx::max_f32(old.r1, blk.r1)};
+    return old;
+  }
+  VCA_DEVICE void set_alpha(RowPair old) {
+    const ptx::SmemAddr table = smem_ + C.exp2_offset();
+    alpha_ = {rescale_factor(ptx::add_rn(old.r0, -m_.r0), table),
+              rescale_factor(ptx::add_rn(old.r1, -m_.r1), table)};
+  }
+
   // Maximum, rescale factors and bias of the finished scores in s_, and the scores as floats; or
   // their exponentials.
-  // `fresh`: first block of a tile.
   VCA_DEVICE void softmax(bool fresh) {
     if constexpr (C.real_exp())
       softmax_exp(fresh);
@@ -155,38 +166,29 @@ class Consumer {
     const float factor = ptx::mul_rn(unit_, ptx::ld_shared_f32(scales + 4u * (lane_ % 4u)));
     const uint32_t valid = ptx::float_bits(ptx::ld_shared_f32(scales + 16u));
     const RowPair blk = quad_maximum(thread_scores(s_, factor));
-    const RowPair old = fresh ? RowPair{kMinusInf, kMinusInf} : m_;
-    m_ = {ptx::max_f32(old.r0, blk.r0), ptx::max_f32(old.r1, blk.r1)};
+    const RowPair old = raise_maximum(blk, fresh);
     moved_ = ptx::vote_sync_any(blk.r0 > old.r0 || blk.r1 > old.r1);
     RowPair sum =
         exponentials(s_, factor, {ptx::sub_rm(p_.top, m_.r0), ptx::sub_rm(p_.top, m_.r1)});
     keep_scores();
     if (valid != 128u) sum = masked_sums(s_, valid, lane_ % 4u);
     sum_ = quad_sum(sum);
-    if (moved_) {
-      const ptx::SmemAddr table = smem_ + C.exp2_offset();
-      alpha_ = {rescale_factor(ptx::add_rn(old.r0, -m_.r0), table),
-                rescale_factor(ptx::add_rn(old.r1, -m_.r1), table)};
-    }
+    if (moved_) set_alpha(old);
   }
   VCA_DEVICE void softmax_codes(bool fresh) {
     const float scale =
         ptx::ld_shared_f32(smem_ + C.k_scale_offset(0) + 16u * stage_.index() + 4u * (lane_ % 4u));
     factor_ = ptx::mul_rn(unit_, scale);
     const RowPair t = thread_scores(s_, factor_);
-    const ptx::SmemAddr table = smem_ + C.exp2_offset();
     if constexpr (kLocal) {
       const RowPair blk = quad_maximum(t);
-      const RowPair old = fresh ? RowPair{kMinusInf, kMinusInf} : m_;
-      m_ = {ptx::max_f32(old.r0, blk.r0), ptx::max_f32(old.r1, blk.r1)};
+      const RowPair old = raise_maximum(blk, fresh);
       moved_ = ptx::vote_sync_any(blk.r0 > old.r0 || blk.r1 > old.r1);
       below_ = {ptx::add_rn(blk.r0, -m_.r0), ptx::add_rn(blk.r1, -m_.r1)};
       bias_ = {ptx::sub_rm(p_.top, blk.r0), ptx::sub_rm(p_.top, blk.r1)};
       scores_to_float(s_);
       keep_scores();
-      if (moved_)
-        alpha_ = {rescale_factor(ptx::add_rn(old.r0, -m_.r0), table),
-                  rescale_factor(ptx::add_rn(old.r1, -m_.r1), table)};
+      if (moved_) set_alpha(old);
     } else {
       // Most blocks leave the running maximum where it is, and to see that takes neither shuffles
       // nor rounding: m is a multiple of 1/16 code, so ceil(t) > m exactly when t > m.
@@ -194,12 +196,9 @@ class Consumer {
       scores_to_float(s_);
       keep_scores();
       if (moved_) {
-        const RowPair old = fresh ? RowPair{kMinusInf, kMinusInf} : m_;
-        const RowPair blk = quad_maximum(t);
-        m_ = {ptx::max_f32(old.r0, blk.r0), ptx::max_f32(old.r1, blk.r1)};
+        const RowPair old = raise_maximum(quad_maximum(t), fresh);
         bias_ = {ptx::sub_rm(p_.top, m_.r0), ptx::sub_rm(p_.top, m_.r1)};
-        alpha_ = {rescale_factor(ptx::add_rn(old.r0, -m_.r0), table),
-                  rescale_factor(ptx::add_rn(old.r1, -m_.r1), table)};
+        set_alpha(old);
       }
     }
   }

@@ -48,11 +48,6 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
 
 }  // namespace
 
-bool has_kernel(const spec::Recipe& recipe) {
-  Form form;
-  return find_form(recipe, form);
-}
-
 cudaError_t launch_attention(const spec::Recipe& recipe, int d_pad, const AttentionParams& params,
                              cudaStream_t stream) {
   Form form;

@@ -6,12 +6,16 @@
 #include <cuda_runtime.h>
 
 #include "kernels/common/params.hpp"
+#include "kernels/sm90/config.hpp"
 #include "spec/recipe.hpp"
 
 namespace vca::kernels::sm90 {
 
 // True for the recipes that have a kernel here.
-bool has_kernel(const spec::Recipe& recipe);
+inline bool has_kernel(const spec::Recipe& recipe) {
+  Form form;
+  return find_form(recipe, form);
+}
 
 // Launches one persistent CTA (some forms: half as many clusters of two) per multiprocessor of the
 // current device on `stream`. d_pad is 64 or 128.

@@ -33,21 +33,18 @@ cudaError_t init_state(void* state, uint64_t state_hash, const StateLayout& layo
     auto* at = static_cast<uint8_t*>(state);
     const StateHeader header{kStateMagic, state_hash, layout.n_units, layout.bytes};
     std::memcpy(at, &header, sizeof header);
-    UnitState unit{};
-    unit.last_call_step = unit.step = -1;
-    std::fill_n(reinterpret_cast<UnitState*>(at + layout.units), layout.n_units, unit);
+    std::fill_n(reinterpret_cast<UnitState*>(at + layout.units), layout.n_units, UnitState{});
   });
 }
 
 cudaError_t reset_state(void* state, int64_t bytes, cudaStream_t stream) {
+  if (bytes < kAlign_bytes) return cudaErrorInvalidValue;
   return emulated::enqueue(stream, [=] {
     auto* at = static_cast<uint8_t*>(state);
     StateHeader header;
     std::memcpy(&header, at, sizeof header);
     if (header.magic != kStateMagic || header.bytes > bytes) return;
-    UnitState unit{};
-    unit.last_call_step = unit.step = -1;
-    std::fill_n(reinterpret_cast<UnitState*>(at + kAlign_bytes), header.units, unit);
+    std::fill_n(reinterpret_cast<UnitState*>(at + kAlign_bytes), header.units, UnitState{});
   });
 }
 
@@ -110,6 +107,7 @@ class EmulatedLauncher {
 
 cudaError_t prepare(const PrepParams& request, void* workspace, cudaStream_t stream) {
   if (request.recipe == nullptr || !supports(*request.recipe)) return cudaErrorNotSupported;
+  if (!in_contract(request, workspace)) return cudaErrorInvalidValue;
   EmulatedLauncher launcher(stream);
   run_passes(request, workspace, launcher);
   return launcher.status();
@@ -145,11 +143,6 @@ cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
 }
 
 }  // namespace
-
-bool has_kernel(const spec::Recipe& recipe) {
-  Form form;
-  return find_form(recipe, form);
-}
 
 cudaError_t launch_attention(const spec::Recipe& recipe, int d_pad, const AttentionParams& params,
                              cudaStream_t stream) {
