@@ -4,18 +4,19 @@
 //
 // For one query row, blocks j = 0, 1, ... of 128 gathered keys (docs/numerics.md, section E):
 //
-//   scores   s_n = q . k_n                                   exact integers (INT8), or the chip's
-//   E4M3 dot factor   a_g = RN(query_unit * k_scale[j][g]),  g = (n mod 8) / 2 maximum  t   = max_g
-//   RU(max_{n in g} s_n * a_g),  m_blk = ceil(16 t) / 16 codes    x_n = fma(s_n, a_g, RD(top - m)),
-//   m = m_blk (block_max) or max(m_run, m_blk) (running_max)
+//   scores   s_n = q . k_n              exact integers (INT8), or the chip's E4M3 or NVFP4 dot
+//   factor   a_g = RN(query_unit * k_scale[j][g]),  g = (n mod 8) / 2
+//   maximum  t = max_g RU(max_{n in g} s_n * a_g),  m_blk = ceil(16 t) / 16
+//   codes    x_n = fma(s_n, a_g, RD(top - m)),  m = m_blk (block_max)
+//                                               or max(m_run, m_blk) (running_max)
 //            c_n = F2IP(x_n)  or  cast(2^(x_n / 8)): exp2_cpu, on GPUs exp2_code
-//   rescale  alpha = 2^((m_run_old - m_run_new)/8) on O, R, l;  w = 2^((m_blk - m_run_new)/8) on
-//   the block (block_max)
+//   rescale  alpha = 2^((m_run_old - m_run_new)/8)  on O, R, l
+//            w     = 2^((m_blk - m_run_new)/8)      on the block (block_max)
 //
-//   block_max (vc8, vc8-hq)          T = PV(j) fresh;  O = O*alpha;  O = fma(T, w, O);  every 8
-//   blocks O += R x mu running_max + V-Smooth (turbo)   O = O*alpha;  O += PV(j) in the MMA
-//   accumulator; every 8 blocks
-//                                    A = fma(A, beta, O);  A += R x mu;  O = 0
+//   block_max (vc8, vc8-hq)          T = PV(j) fresh;  O = O*alpha;  O = fma(T, w, O)
+//                                    every 8 blocks:  O += R x mu
+//   running_max + V-Smooth (turbo)   O = O*alpha;  O += PV(j) in the MMA accumulator
+//                                    every 8 blocks:  A = fma(A, beta, O);  A += R x mu;  O = 0
 //   running_max, no means (sage2)    T = PV(j) fresh;  O = O*alpha;  O = O + T;  l = l*alpha + r
 //   running_max, NVFP4 V with means  O = O*alpha;  O = fma(r, mu, O);  O += PV(j);  l = l*alpha + r
 //
