@@ -8,7 +8,8 @@
 
 Every problem: standard normal inputs; each implementation once for its error against FP64 on sampled
 rows; then all of them in turns (peers/measure.py), single calls timed by CUDA events on the device,
-30 or more of each after a warm-up, with SM clock and power sampled meanwhile. Rows as in schema.py:
+after a warm-up, with SM clock and power sampled meanwhile: 30 or more of each cell that a full run
+needs (verdict.NEEDED), 9 of the others, fewer of these when time is short. Rows as in schema.py:
 
     kernel   attention on operands that are already quantised
     prep     quantising them
@@ -59,7 +60,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
         "--calls",
         type=int,
         default=measure.WANTED_CALLS,
-        help="timed calls of each, at least (default: 30)",
+        help="timed calls of each that a full run needs (default: 30); others get up to 9",
     )
     add("--quick", action="store_true", help="few calls of each: a look, never a full run")
     add("--seed", type=int, default=0, help="of the random inputs (default: 0)")
@@ -161,12 +162,12 @@ def measure_all(args: argparse.Namespace, adapters: dict, sensors, begun: float,
     costs = [measure.cost(p, wanted) for p in chosen]
     for at, (name, problem) in enumerate(zip(names, chosen)):
         left_s = args.budget_s - RESERVE_S - (time.monotonic() - begun)
-        share_s = measure.shares(costs, left_s, at)
-        say(f"{name}: up to {share_s:.0f} s of the {left_s:.0f} s left")
+        share = measure.shares(costs, left_s, at)
+        say(f"{name}: about {share.fair_s:.0f} s of the {left_s:.0f} s left")
         try:
             outcomes[name] = session.run(
                 problem, adapters, schema.make_row, sensors,
-                wanted=wanted, rounds=rounds, share_s=share_s, seed=args.seed,
+                wanted=wanted, rounds=rounds, share=share, seed=args.seed,
             )  # fmt: skip
         except Exception as e:  # out of memory, a kernel that faulted: what came before is kept
             print(f"peers.py: {name} was given up: {type(e).__name__}: {e}", file=sys.stderr)

@@ -32,7 +32,8 @@ endfunction()
 vca_glob(device_sources ${CMAKE_SOURCE_DIR}/tests/device/*.cu)
 foreach(source IN LISTS device_sources)
   get_filename_component(stem ${source} NAME_WE)
-  vca_cuda_object(object ${source} -I${CMAKE_SOURCE_DIR}/tests)
+  # OpenMP: the specification's results, on all cores.
+  vca_cuda_object(object ${source} -I${CMAKE_SOURCE_DIR}/tests -Xcompiler ${OpenMP_CXX_FLAGS})
   vca_device_program(device_${stem} ${object})
 endforeach()
 target_sources(device_sm90_attention_test

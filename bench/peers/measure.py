@@ -8,6 +8,10 @@ A problem's cells take turns, so that heat, clocks and neighbours meet all of th
     round 2    A A A A   B B B B   C C C C
 
 Each turn begins with untimed calls (the chip settles into this cell's power), then timed ones.
+
+Not all cells need as many calls: those that a full run is judged by (verdict.NEEDED) get all that are
+wanted, the others up to EXTRA_CALLS, fewer when the time is short. What a turn costs is spent on them
+last.
 """
 
 from __future__ import annotations
@@ -17,6 +21,8 @@ import math
 
 ROUNDS = 3
 WANTED_CALLS = 30
+# Of a cell that a full run does not need: enough for a median, not for a claim.
+EXTRA_CALLS = 9
 # A turn is at least this long, so that a few samples of clock and power fall into it.
 TURN_S = 0.06
 # Untimed calls at the beginning of a turn: at least this long, at least one.
@@ -55,43 +61,71 @@ def calls_a_turn(call_s: float, calls: int, rounds: int) -> int:
     return min(max(math.ceil(calls / rounds), math.ceil(TURN_S / call_s)), MAX_CALLS_A_TURN)
 
 
-def pass_s(call_s: list[float], calls: int, rounds: int) -> float:
+def pass_s(call_s: list[float], calls: list[int], rounds: int) -> float:
     """Seconds that all rounds of a problem take, from the seconds of one call of each cell."""
-    return rounds * sum(t * (calls_a_turn(t, calls, rounds) + lead_calls(t)) for t in call_s)
+    return rounds * sum(
+        t * (calls_a_turn(t, n, rounds) + lead_calls(t)) for t, n in zip(call_s, calls)
+    )
 
 
-def affordable(call_s: list[float], share_s: float, wanted: int, rounds: int) -> int:
-    """The largest number of calls for each cell, `wanted` at most, whose rounds fit into `share_s`
-    seconds; 0 when not even one call a round does."""
-    for calls in range(wanted - wanted % rounds, 0, -rounds):
-        if pass_s(call_s, calls, rounds) <= share_s:
+def affordable(
+    call_s: list[float], needed: list[bool], share: Share, wanted: int, rounds: int
+) -> list[int]:
+    """Calls of each cell, multiples of `rounds`: `wanted` of the needed cells and EXTRA_CALLS (or
+    `wanted`, if that is less) of the others when their rounds fit into `share.fair_s` seconds; else
+    fewer of the others; down to one a round of those it may be `share.most_s`. Then fewer of all. []
+    when not even one call a round fits."""
+    most = wanted - wanted % rounds
+    extra = min(most, EXTRA_CALLS - EXTRA_CALLS % rounds)
+    plans = [(most, n, share.fair_s) for n in range(extra, rounds, -rounds)]
+    plans += [(n, rounds, max(share.fair_s, share.most_s)) for n in range(most, 0, -rounds)]
+    for full, less, limit_s in plans:
+        calls = [full if need else less for need in needed]
+        if pass_s(call_s, calls, rounds) <= limit_s:
             return calls
-    return 0
+    return []
 
 
-def shares(costs: list[float], seconds: float, at: int) -> float:
-    """What problem `at` may take of the `seconds` that are left for it and those after it, in
-    proportion to their costs. What one saves, the later ones get."""
-    total = sum(costs[at:])
-    return max(0.0, seconds) * costs[at] / total
+@dataclasses.dataclass
+class Share:
+    """Seconds of a problem: `fair_s` in proportion to its cost, `most_s` when its needed cells do not
+    fit otherwise."""
+
+    fair_s: float
+    most_s: float
+
+    def less(self, seconds: float) -> Share:
+        """What is left of it after so many seconds."""
+        return Share(self.fair_s - seconds, self.most_s - seconds)
 
 
-# What the cells of one problem add up to, in calls at 600 TFLOP/s, and seconds to make tensors,
-# warm up and build kernels. Only the ratio between problems matters.
-_CALLS_AT_600 = 14
-_FIXED_S = 2.0
+def shares(costs: list[float], seconds: float, at: int) -> Share:
+    """What problem `at` may take of the `seconds` that are left for it and those after it. What one
+    saves, the later ones get; one that takes more than its part leaves the later ones their costs."""
+    seconds = max(0.0, seconds)
+    return Share(seconds * costs[at] / sum(costs[at:]), seconds - sum(costs[at + 1 :]))
+
+
+# One call of every needed cell and of every other one, in calls at 600 TFLOP/s; first calls and the
+# ones ahead of a turn; seconds to make tensors, to build kernels and for turns that are longer than
+# their calls. Only the ratio between problems matters.
+_NEEDED_AT_600, _EXTRA_AT_600 = 6.5, 11.0
+_UNTIMED_CALLS = 5
+_FIXED_S = 10.0
 
 
 def cost(problem, wanted: int = WANTED_CALLS) -> float:
     """Weight of a problem in a time budget, in about seconds."""
-    return _FIXED_S + wanted * _CALLS_AT_600 * problem.flops() / 600e12
+    extra = min(wanted, EXTRA_CALLS)
+    calls = _NEEDED_AT_600 * (wanted + _UNTIMED_CALLS) + _EXTRA_AT_600 * (extra + _UNTIMED_CALLS)
+    return _FIXED_S + calls * problem.flops() / 600e12
 
 
-def run(cells, calls_s: list[float], calls: int, rounds: int, turn) -> list[Samples]:
+def run(cells, calls_s: list[float], calls: list[int], rounds: int, turn) -> list[Samples]:
     """All turns; `turn(cell, lead, timed) -> (ms, clock_mhz, power_w)`, each a list."""
     found = [Samples() for _ in cells]
     for i in turns(len(cells), rounds):
-        lead, timed = lead_calls(calls_s[i]), calls_a_turn(calls_s[i], calls, rounds)
+        lead, timed = lead_calls(calls_s[i]), calls_a_turn(calls_s[i], calls[i], rounds)
         ms, clock, power = turn(cells[i], lead, timed)
         found[i].ms += ms
         found[i].clock_mhz += clock

@@ -23,6 +23,8 @@ _RECIPES = {
     "sage2-ours": "SAGE2", "fp8-ours": "FP8",
 }  # fmt: skip
 IMPLS = tuple(_RECIPES)
+# The others are our kernels for other numerics: their groupings would tell nothing new.
+_GROUPED = ("vc8", "vc8-turbo", "vc8-paper")
 # More steps than any run has calls, so that all of them lie inside the window.
 _STEPS = 1 << 20
 
@@ -136,7 +138,7 @@ def cells(impl: str, problem, inputs) -> list[Cell]:
     # The kernel's operands stay as prepared; all other calls of a recipe share one workspace.
     kernel, plain = call("none"), call("none")
     grouped = []
-    if groups(impl, plain.desc.device):
+    if impl in _GROUPED and groups(impl, plain.desc.device):
         try:
             grouped = [(g, scope, call(g)) for g in ("warm", "cold") for scope in ("whole", "prep")]
         except NotImplementedError:  # vcattn.UnsupportedError: it groups, but keeps no state

@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import Callable
 
-from . import cuda, inputs, measure
+from . import cuda, inputs, measure, verdict
 from .reference import Reference
 
 
@@ -75,8 +75,8 @@ def _first_call(cell, reference) -> float | None:
 
 
 def run(problem, adapters: dict, make_row: Callable, sensors, *, wanted: int, rounds: int,
-        share_s: float, seed: int) -> Outcome:  # fmt: skip
-    """Times everything within about `share_s` seconds; no rows when that is too little."""
+        share: measure.Share, seed: int) -> Outcome:  # fmt: skip
+    """Times everything within about its share of the time; no rows when that is too little."""
     begun, found = time.monotonic(), Outcome()
     given = inputs.make(problem, seed)
     ready = build(adapters, problem, given, found.missing)
@@ -84,11 +84,11 @@ def run(problem, adapters: dict, make_row: Callable, sensors, *, wanted: int, ro
     seconds = [cuda.one_call_s(cell) for cell in cells]
     gpu_s = [gpu for gpu, _ in seconds]
     timer = cuda.Timer(sensors, {c.name: host for c, (_, host) in zip(cells, seconds)})
-    left_s = share_s - (time.monotonic() - begun)
-    calls = measure.affordable(gpu_s, left_s, wanted, rounds)
-    if calls == 0:
-        need_s = measure.pass_s(gpu_s, rounds, rounds)
-        why = f"time budget: {need_s:.0f} s needed for one call a round, {left_s:.0f} s left"
+    left = share.less(time.monotonic() - begun)
+    calls = measure.affordable(gpu_s, [verdict.needs(c) for c in cells], left, wanted, rounds)
+    if not calls:
+        need_s = measure.pass_s(gpu_s, [rounds] * len(cells), rounds)
+        why = f"time budget: {need_s:.0f} s needed for one call a round, {max(left.fair_s, left.most_s):.0f} s left"
         found.missing.update((cell.impl, why) for cell in cells)
     else:
         samples = measure.run(cells, gpu_s, calls, rounds, timer)

@@ -18,6 +18,15 @@ FULL_PROBLEMS = (
 )  # fmt: skip
 
 
+def needs(cell) -> bool:
+    """Whether a full run needs all calls of this cell.Cell."""
+    return (
+        cell.impl in NEEDED
+        and cell.grouping == "none"
+        and any(scope in NEEDED_SCOPES for scope in cell.scopes)
+    )
+
+
 def why_partial(outcomes: dict, wanted_problems: list[str], gpu: str | None, commit: str,
                 least_calls: int) -> list[str]:  # fmt: skip
     """Reasons why a run is not a full one; [] when it is. `outcomes`: problem name ->

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes a result file of what run.sh left in its logs, and checks result files.
 
-    collect.py --logs DIR --out DIR --commit ID     writes OUT/h200-YYYYMMDD.json
+    collect.py --logs DIR --out DIR --commit ID     writes OUT/h200-YYYYMMDD-N.json, the next free N
     collect.py --check FILE...                      says what is wrong with result files
 
 Exit code 1 where anything failed or is wrong. The standard library alone: it runs where the GPU is.
@@ -20,7 +20,7 @@ import subprocess
 import sys
 
 PROGRAMS = ("device_conformance", "device_prep_test", "device_sm90_attention_test",
-            "device_capi_test")  # fmt: skip
+            "device_capi_test", "device_group_test")  # fmt: skip
 TOOLS = ("memcheck", "initcheck", "synccheck", "racecheck")
 COUNTS = ("cases", "passed", "failed", "skipped")
 
@@ -29,6 +29,11 @@ NUMBER_WRONG = re.compile(r"\b(\d+)(?: of \d+)?(?: bytes| values)? (?:differ\b|w
 EQUAL = re.compile(r": equal$")
 FAILED = re.compile(r"DIFFER|was written|wrote ")
 NO_CASE = ("all equal", "differences")
+# A summary of cases that are told one by one only when they fail.
+SUMMARY = re.compile(r"^(\w+): (?:(\d+) run, )?(\d+) failures$")
+# GoogleTest's own lines, for a program that ended before it wrote its report.
+GTEST_LINE = re.compile(r"^\[ +(OK|SKIPPED|FAILED) +\] \S+ \(\d+ ms\)$", re.MULTILINE)
+GTEST_RUN = re.compile(r"^\[ RUN +\]", re.MULTILINE)
 SANITIZER_ERRORS = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
 
 
@@ -37,12 +42,26 @@ def counts_of_lines(text: str) -> dict[str, int]:
     for line in text.splitlines():
         if line in NO_CASE or line.startswith("note: "):
             continue
+        if line.startswith("FAILED "):
+            failed += 1
+            continue
+        if summary := SUMMARY.match(line):
+            passed += max(0, int(summary[2] or 1) - int(summary[3]))
+            continue
         number = NUMBER_WRONG.search(line)
         if FAILED.search(line) or (number and int(number[1]) > 0):
             failed += 1
         elif EQUAL.search(line) or number:
             passed += 1
     return {"cases": passed + failed, "passed": passed, "failed": failed, "skipped": 0}
+
+
+def counts_of_gtest_lines(text: str) -> dict[str, int]:
+    """Without a report: what the lines say; a test that began and did not end has failed."""
+    ended = GTEST_LINE.findall(text)
+    passed, skipped = ended.count("OK"), ended.count("SKIPPED")
+    cases = len(GTEST_RUN.findall(text))
+    return {"cases": cases, "passed": passed, "failed": cases - passed - skipped, "skipped": skipped}
 
 
 def counts_of_gtest(report: dict) -> dict[str, int]:
@@ -63,11 +82,11 @@ def one_run(logs: pathlib.Path, name: str) -> dict | None:
     if not (logs / f"{name}.rc").is_file():
         return None
     rc, seconds = (logs / f"{name}.rc").read_text().split()
-    report = logs / f"{name}.json"
-    if report.is_file():
-        counts = counts_of_gtest(json.loads(report.read_text()))
-    else:
-        counts = counts_of_lines((logs / f"{name}.log").read_text(errors="replace"))
+    text = (logs / f"{name}.log").read_text(errors="replace")
+    try:
+        counts = counts_of_gtest(json.loads((logs / f"{name}.json").read_text()))
+    except (OSError, ValueError, KeyError):  # no such program, or it was ended before its report
+        counts = counts_of_gtest_lines(text) if GTEST_RUN.search(text) else counts_of_lines(text)
     return {**counts, "exit": int(rc), "seconds": float(seconds)}
 
 
@@ -82,7 +101,8 @@ def sanitizer_run(logs: pathlib.Path, tool: str) -> dict | None:
 
 def samples(logs: pathlib.Path) -> tuple[list[float], list[float]]:
     clocks, powers = [], []
-    for line in (logs / "clock_power.csv").read_text().splitlines():
+    path = logs / "clock_power.csv"
+    for line in path.read_text().splitlines() if path.is_file() else ():
         try:
             clock, power = (float(x) for x in line.split(","))
         except ValueError:
@@ -99,6 +119,9 @@ def smi(what: str) -> list[str]:
 
 
 def summary(values: list[float]) -> dict[str, float]:
+    """{} without samples, which problems() reports."""
+    if not values:
+        return {}
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
@@ -134,7 +157,7 @@ def problems(result: object, name: str) -> list[str]:
         return bad
     if not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", result["date"]):
         bad.append(f"date: {result['date']!r} is not UTC to the second")
-    elif name != f"h200-{result['date'][:10].replace('-', '')}.json":
+    elif not re.fullmatch(rf"h200-{result['date'][:10].replace('-', '')}(-\d+)?\.json", name):
         bad.append(f"name: {name!r} is not the date's")
     if not re.fullmatch(r"[0-9a-f]{7,40}", result["commit"]):
         bad.append(f"commit: {result['commit']!r}")
@@ -164,6 +187,15 @@ def all_passed(result: dict) -> bool:
     return bool(runs) and all(run["exit"] == 0 for run in runs)
 
 
+def free_path(folder: pathlib.Path, date: str) -> pathlib.Path:
+    """FOLDER/h200-YYYYMMDD-N.json with the next free N."""
+    stem = f"h200-{date[:10].replace('-', '')}"
+    n = 1
+    while (folder / f"{stem}-{n}.json").exists():
+        n += 1
+    return folder / f"{stem}-{n}.json"
+
+
 def check(paths: list[pathlib.Path]) -> int:
     wrong = 0
     for path in paths:
@@ -185,7 +217,7 @@ def main() -> int:
     if not (args.logs and args.out and args.commit):
         parser.error("--logs, --out and --commit, or --check")
     result = collect(args.logs, args.commit)
-    path = args.out / f"h200-{result['date'][:10].replace('-', '')}.json"
+    path = free_path(args.out, result["date"])
     path.write_text(json.dumps(result, indent=1) + "\n")
     print(json.dumps(result, indent=1))
     bad = problems(result, path.name)

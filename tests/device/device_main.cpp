@@ -3,7 +3,9 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdio>
+#include <cstdlib>
 
 #include "device/memory.hpp"
 #include "vca/vca.h"
@@ -14,6 +16,21 @@ namespace {
 int started = 0;
 class CountTests : public testing::EmptyTestEventListener {
   void OnTestStart(const testing::TestInfo&) override { ++started; }
+};
+
+// VCA_TEST_SECONDS=N: tests that would begin later than that are skipped, so that a slow tool still
+// comes to its summary. The one that runs at that moment goes on.
+class TimeLimit : public testing::EmptyTestEventListener {
+ public:
+  explicit TimeLimit(double seconds) : seconds_(seconds) {}
+
+ private:
+  void OnTestStart(const testing::TestInfo&) override {
+    const std::chrono::duration<double> gone = std::chrono::steady_clock::now() - begin_;
+    if (gone.count() > seconds_) GTEST_SKIP() << "VCA_TEST_SECONDS is over";
+  }
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  const double seconds_;
 };
 
 }  // namespace
@@ -30,7 +47,10 @@ int main(int argc, char** argv) {
     return 2;
   }
   testing::InitGoogleTest(&argc, argv);
-  testing::UnitTest::GetInstance()->listeners().Append(new vca::tests::CountTests);
+  testing::TestEventListeners& listeners = testing::UnitTest::GetInstance()->listeners();
+  listeners.Append(new vca::tests::CountTests);
+  if (const char* seconds = std::getenv("VCA_TEST_SECONDS"))
+    listeners.Append(new vca::tests::TimeLimit(std::atof(seconds)));
   std::printf("vcattn %s, %d device(s)%s\n", vca_version(), vca::tests::device_count(),
               vca::tests::small_problems() ? ", small problems" : "");
   return RUN_ALL_TESTS();

@@ -5,9 +5,12 @@
 #   tests/device/run.sh [--programs DIR] [--out DIR] [--commit ID] [tests|sanitizers|all]
 #
 # --programs  where the programs are (default build-cuda/device)
-# --out       where h200-YYYYMMDD.json and the logs go (default: here, tests/device/results; logs in
-#             DIR/logs)
+# --out       where h200-YYYYMMDD-N.json (the next free N) and the logs go (default: here,
+#             tests/device/results; logs in DIR/logs)
 # --commit    the sources' commit (default: git's, where this is a checkout)
+#
+# Nothing runs longer than its limit: `tests` ends within 400 s and takes about 150, `sanitizers` within
+# 400 s. What a sanitizer has no time for is counted as skipped.
 #
 # Exit code 0: everything passed; 1: something did not; 2: it could not run. The format of the file:
 # tests/device/README.md.
@@ -55,11 +58,11 @@ run() {
   local name=$1 limit=$2 begin rc
   shift 2
   begin=$(date +%s.%N)
-  timeout --signal=KILL "$limit" "$@" >"$logs/$name.log" 2>&1
+  timeout --signal=INT --kill-after=5 "$limit" "$@" >"$logs/$name.log" 2>&1
   rc=$?
   echo "$rc $(echo "$(date +%s.%N) $begin" | awk '{printf "%.1f", $1 - $2}')" >"$logs/$name.rc"
   echo "$name: exit $rc, $(cut -d' ' -f2 "$logs/$name.rc") s," \
-    "$(grep -E 'PASSED|FAILED  \]|SUMMARY|^all equal|^differences' "$logs/$name.log" | tail -1)"
+    "$(grep -E 'PASSED|FAILED  \]|SUMMARY|^all equal|^differences|_test: ' "$logs/$name.log" | tail -1)"
   if ((rc != 0)); then
     grep -E 'FAILED|Failure|DIFFER|[1-9] differ|CUDA|Invalid|Uninit|[Hh]azard|Barrier|wrote|WRONG' \
       "$logs/$name.log" | head -20 | cut -c1-200
@@ -68,23 +71,25 @@ run() {
 }
 
 if [[ $what != sanitizers ]]; then
-  run device_conformance 60 "$programs/device_conformance"
-  run device_prep_test 120 "$programs/device_prep_test"
-  run device_sm90_attention_test 240 "$programs/device_sm90_attention_test"
-  run device_capi_test 400 "$programs/device_capi_test" --gtest_brief=0 \
+  run device_conformance 20 "$programs/device_conformance"
+  run device_prep_test 40 "$programs/device_prep_test"
+  run device_sm90_attention_test 100 "$programs/device_sm90_attention_test"
+  run device_capi_test 110 "$programs/device_capi_test" --gtest_brief=0 \
     "--gtest_output=json:$logs/device_capi_test.json"
+  run device_group_test 60 "$programs/device_group_test"
 fi
 
 # Every kernel and every pass under each tool, on small problems. The tests that are left out are
 # about scheduling (repeats, streams) and add no access that the others do not make.
 if [[ $what != tests ]]; then
   filter='CApiFirst.*:CApi/*:DeviceBugs.B09*:DeviceBugs.B16*:DeviceBugs.B29*:DeviceBugs.B33*:DeviceBugs.B38*'
-  export VCA_TEST_SMALL=1
+  sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
+  export VCA_TEST_SMALL=1 VCA_TEST_SECONDS=60
   for tool in memcheck initcheck synccheck racecheck; do
     options=(--tool "$tool" --error-exitcode 86 --print-limit 20)
     uninitialised=""
     [[ $tool != initcheck ]] || uninitialised=1
-    VCA_TEST_UNINITIALISED=$uninitialised run "sanitizer_$tool" 90 compute-sanitizer "${options[@]}" \
+    VCA_TEST_UNINITIALISED=$uninitialised run "sanitizer_$tool" 90 "$sanitizer" "${options[@]}" \
       "$programs/device_capi_test" "--gtest_filter=$filter" \
       "--gtest_output=json:$logs/sanitizer_$tool.json"
   done

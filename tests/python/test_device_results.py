@@ -25,7 +25,7 @@ GOOD = {
     "programs": {"device_capi_test": RUN},
     "sanitizers": {"memcheck": {**RUN, "errors": 0}},
 }  # fmt: skip
-NAME = "h200-20261130.json"
+NAME = "h200-20261130-1.json"
 
 
 @pytest.mark.parametrize("path", RESULTS, ids=lambda p: p.name)
@@ -109,6 +109,45 @@ differences
 """
     counts = collect.counts_of_lines(text)
     assert counts == {"cases": 12, "passed": 6, "failed": 6, "skipped": 0}
+
+
+def test_summaries_are_counted():
+    text = """FAILED video: run 3 differs
+cases: 32 run, 0 failures
+policies: 0 failures
+group_test: FAILED
+"""
+    assert collect.counts_of_lines(text) == {"cases": 34, "passed": 33, "failed": 1, "skipped": 0}
+
+
+def test_lines_of_googletest_serve_without_a_report(tmp_path):
+    """The program was ended in its third test: no report, and that test has failed."""
+    text = """[ RUN      ] A.b
+[       OK ] A.b (3 ms)
+[ RUN      ] A.c
+[  SKIPPED ] A.c (0 ms)
+[ RUN      ] A.d
+"""
+    (tmp_path / "device_capi_test.log").write_text(text)
+    (tmp_path / "device_capi_test.rc").write_text("137 90.0\n")
+    run = {"cases": 3, "passed": 1, "failed": 1, "skipped": 1, "exit": 137, "seconds": 90.0}
+    assert collect.one_run(tmp_path, "device_capi_test") == run
+    (tmp_path / "device_capi_test.json").write_text('{"testsuites": [')
+    assert collect.one_run(tmp_path, "device_capi_test") == run
+
+
+def test_names_of_result_files_count_up(tmp_path):
+    path = collect.free_path(tmp_path, "2026-11-30T01:02:03Z")
+    assert path.name == "h200-20261130-1.json"
+    path.touch()
+    assert collect.free_path(tmp_path, "2026-11-30T01:02:03Z").name == "h200-20261130-2.json"
+    assert collect.problems(GOOD, "h200-20261130.json") == []
+    assert collect.problems(GOOD, "h200-20261201-1.json") != []
+
+
+def test_no_samples_are_reported(tmp_path):
+    assert collect.samples(tmp_path) == ([], []) and collect.summary([]) == {}
+    assert collect.problems(changed("clock_mhz", {}), NAME) == ["clock_mhz: {}"]
 
 
 def test_reports_of_googletest_are_counted():
