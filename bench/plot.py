@@ -23,9 +23,8 @@ import matplotlib.pyplot as plt  # noqa: E402
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import problems as problem_texts  # noqa: E402
 import schema  # noqa: E402
+from rows import BASELINES, best_rows, impl_order, problem_key, problem_names  # noqa: E402
 
-# What ratios are to, the first that a problem has.
-BASELINES = ("fa3-bf16", "cudnn-bf16", "flash2-bf16", "fa4-bf16")
 SCOPES = (("kernel", "kernel only"), ("whole", "whole call"))
 # Ours strong, peers paler and dashed; told apart without colour by marker and order, too.
 OUR_COLOURS = {"vc8-turbo": "#c2410c", "vc8": "#1d4ed8", "vc8-paper": "#7c3aed", "vc8-exp": "#0f766e",
@@ -34,48 +33,6 @@ PEER_COLOURS = {"fa3-fp8": "#ca8a04", "sageattention2": "#15803d", "cudnn-fp8": 
                 "fa3-bf16": "#111827", "fa4-bf16": "#4b5563", "cudnn-bf16": "#9ca3af",
                 "flash2-bf16": "#cbd5e1"}  # fmt: skip
 MARKERS = "osD^vP*Xhp<>d"
-GROUPING_ORDER = ("warm", "none", "cold")
-
-
-def problem_key(row: dict) -> tuple:
-    """The six sizes of a row's problem."""
-    return schema.key(row)[:6]
-
-
-def problem_names(data: dict) -> dict[tuple, str]:
-    """Six sizes -> name: of the file's `problems`, of shapes.json, else heads and lengths."""
-    names = {}
-    for row in data["rows"]:
-        p = row["problem"]
-        lengths = f"N{p['s_q']:,}" if p["s_q"] == p["s_kv"] else f"{p['s_q']:,}→{p['s_kv']:,}"
-        names[problem_key(row)] = f"B{p['b']} H{p['h_q']} {lengths}"
-    told = {name: problem_texts.parse(text) for name, text in data.get("problems", {}).items()}
-    for source in (problem_texts.shapes()[0], told):
-        for name, problem in source.items():
-            if tuple(problem.row().values()) in names and " " not in name:
-                names[tuple(problem.row().values())] = name
-    return names
-
-
-def best_rows(data: dict, scope: str) -> dict[tuple[tuple, str], dict]:
-    """(problem, impl) -> row. Of whole calls the warm one, which is what most steps of a clip cost,
-    else the one without grouping, else the cold one."""
-    chosen: dict[tuple[tuple, str], dict] = {}
-    for row in data["rows"]:
-        if row["scope"] != scope:
-            continue
-        at = (problem_key(row), row["impl"])
-        rank = GROUPING_ORDER.index(row["grouping"])
-        if at not in chosen or rank < GROUPING_ORDER.index(chosen[at]["grouping"]):
-            chosen[at] = row
-    return chosen
-
-
-def impl_order(data: dict) -> list[str]:
-    """Implementations of the file: ours first, each side in a fixed order."""
-    present = {row["impl"] for row in data["rows"]}
-    fixed = [*OUR_COLOURS, *sorted(present - set(OUR_COLOURS) - set(PEER_COLOURS)), *PEER_COLOURS]
-    return [impl for impl in fixed if impl in present]
 
 
 def scope_title(data: dict, scope: str) -> str:
