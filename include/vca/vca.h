@@ -177,6 +177,8 @@ typedef struct vca_policy {
 
 typedef struct vca_attn_desc {
   size_t struct_size;
+  /* Limits: B * H_q, B * H_kv, and for a ragged batch B * n_segments * H_q, at most 2^20; S_q and
+   * S_kv below 2^31. */
   vca_tensor q; /* [B, H_q, S_q, D] BF16, FP16 or FP32; D in 1..128 */
   vca_tensor k; /* [B, H_kv, S_kv, D], H_q a multiple of H_kv, dtype of q */
   vca_tensor v; /* [B, H_kv, S_kv, D] */
@@ -199,7 +201,7 @@ typedef struct vca_attn_desc {
   int32_t hadamard; /* 0: the recipe's own; 1: rotate Q and K; -1: do not */
   int32_t target;   /* vca_target */
   uint32_t flags;   /* VCA_CHECK_FINITE */
-  /* CPU threads; 0: the OpenMP default. At most 256, or the processors of a larger machine, are
+  /* CPU threads; 0: the OpenMP default. At most 16, or the processors of a larger machine, are
    * used; no result depends on the number. */
   int32_t num_threads;
   /* Optional [B]: batch b attends to keys [0, kv_lens[b]), 0..S_kv. */

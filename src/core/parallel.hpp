@@ -12,10 +12,11 @@
 
 namespace vca::core {
 
-// OpenMP ends the process when it cannot start a thread, and its own memory for a team comes from
-// the caller's stack. No result depends on the number, so that a larger one is a wish, not an
-// error.
-inline constexpr int kMaxThreads = 256;
+// Threads beyond the processors only wait for each other, OpenMP ends the process when it cannot
+// start one, and its own memory for a team comes from the caller's stack. No result depends on the
+// number, so that a larger one is a wish, not an error. Sixteen on a smaller machine: enough for
+// whoever wants to see that.
+inline constexpr int kMaxThreads = 16;
 
 // Threads of a call: 0 means the OpenMP default.
 inline int thread_count(int requested) {

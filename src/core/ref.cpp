@@ -198,10 +198,10 @@ BlockCounts ref_blocks(const Request& request, int64_t b) {
     invalid("b is out of range", to_text(b), "0 .. " + to_text(p.batches - 1), "");
   }
   BlockCounts counts;
-  for (const spec::SubProblem& sub : p.subs) {
-    if (sub.batch != b) continue;
-    counts.n_valid = std::max(counts.n_valid, sub.n_valid());
-    counts.n_blocks = std::max(counts.n_blocks, sub.n_blocks());
+  for (size_t i = 0; i < p.subs.size(); ++i) {
+    if (p.subs[i].batch != b) continue;
+    counts.n_valid = std::max(counts.n_valid, request.key_counts[i].valid);
+    counts.n_blocks = std::max(counts.n_blocks, request.key_counts[i].blocks);
   }
   return counts;
 }

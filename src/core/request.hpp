@@ -30,6 +30,16 @@ struct StateRoom {
   int64_t blocks = 0;
 };
 
+// How many keys of a sub-problem count, and their blocks: what sizes depend on.
+struct KeyCount {
+  int64_t valid = 0;
+  int64_t blocks = 0;
+};
+
+// Batches times heads, and sequences of a ragged batch times heads: each has state of its own, a
+// few hundred bytes on the host, also where it has no token.
+inline constexpr int64_t kMaxHeads = int64_t{1} << 20;
+
 // Keys [begin, begin + len) of a segment that is not padding, and a sub-problem's share of them. On
 // a device these take the place of problem.subs: which keys are valid is known there only.
 struct KeyRange {
@@ -44,7 +54,8 @@ struct DeviceSub {
 struct Request {
   vca_attn_desc desc;  // zero-extended copy; pointers inside it are the caller's
   spec::Problem problem;
-  std::vector<StateRoom> rooms;  // by sub-problem
+  std::vector<StateRoom> rooms;      // by sub-problem
+  std::vector<KeyCount> key_counts;  // by sub-problem
   std::vector<KeyRange> key_ranges;
   std::vector<DeviceSub> device_subs;
   spec::Target target = spec::Target::cpu;
@@ -59,7 +70,9 @@ struct Request {
   bool uses_state() const { return desc.state != nullptr && problem.recipe->v_smooth(); }
 };
 
-// Checks every rule of vca.h and throws Failure at the first one broken. Reads no tensor data
+// Checks every rule of vca.h and throws Failure at the first one broken. With Use::query and
+// Use::explain problem.subs list no tokens and problem.rope has no table of angles: sizes need
+// neither, and both grow with lengths that no tensor has to back there. Reads no tensor data
 // except kv_lens, key_mask, step, and, with VCA_CHECK_FINITE where the call follows them, q, k and
 // v; and of tensors on a device nothing at all.
 Request validate(const vca_attn_desc* desc, Use use);

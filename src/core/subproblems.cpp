@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/subproblems.hpp"
 
+#include <algorithm>
 #include <span>
 #include <string>
 
@@ -107,17 +108,27 @@ void check_grid(const vca_attn_desc& desc, const std::vector<vca_segment>& segme
   }
 }
 
-// Valid tokens of a segment in one batch.
-std::vector<int64_t> valid_tokens(const vca_attn_desc& desc, int64_t batch, int64_t s_kv,
-                                  const vca_segment& segment) {
-  std::vector<int64_t> tokens;
+// body(token) for every valid token of a segment in one batch.
+template <class Body>
+void for_valid_tokens(const vca_attn_desc& desc, int64_t batch, int64_t s_kv,
+                      const vca_segment& segment, Body&& body) {
   int64_t end = segment.begin + segment.len;
   if (desc.kv_lens != nullptr && desc.kv_lens[batch] < end) end = desc.kv_lens[batch];
   const uint8_t* mask = desc.key_mask != nullptr ? desc.key_mask + batch * s_kv : nullptr;
-  if (end > segment.begin) tokens.reserve(static_cast<size_t>(end - segment.begin));
   for (int64_t t = segment.begin; t < end; ++t)
-    if (mask == nullptr || mask[t] != 0) tokens.push_back(t);
-  return tokens;
+    if (mask == nullptr || mask[t] != 0) body(t);
+}
+
+int64_t count_valid(const vca_attn_desc& desc, int64_t batch, int64_t s_kv,
+                    const vca_segment& segment) {
+  int64_t n = 0;
+  if (desc.key_mask != nullptr) {
+    for_valid_tokens(desc, batch, s_kv, segment, [&](int64_t) { ++n; });
+    return n;
+  }
+  int64_t end = segment.begin + segment.len;
+  if (desc.kv_lens != nullptr) end = std::min(end, int64_t{desc.kv_lens[batch]});
+  return std::max<int64_t>(end - segment.begin, 0);
 }
 
 void check_mask(const vca_attn_desc& desc, int64_t batches, int64_t s_kv) {
@@ -147,18 +158,52 @@ void check_block_mask(const vca_attn_desc& desc, const spec::Problem& p) {
 
 int64_t blocks_of(int64_t tokens) { return (tokens + spec::kBlock - 1) / spec::kBlock; }
 
-void add_segment(const vca_attn_desc& desc, int64_t s_kv, const vca_segment& segment,
-                 SubProblem& sub, StateRoom& room) {
-  if (segment.len == 0) return;
-  room.tokens += segment.len;
-  room.segments += 1;
-  room.blocks += blocks_of(segment.len);
-  std::vector<int64_t> tokens = valid_tokens(desc, sub.batch, s_kv, segment);
-  if (tokens.empty()) return;
-  sub.segments.push_back(std::move(tokens));
-  const int kind = segment.kind == VCA_SEGMENT_TEXT ? 1 : 0;
-  sub.segment_info.push_back({segment.begin, segment.len, kind});
-}
+// One sub-problem and what is kept beside it.
+class SubBuilder {
+ public:
+  SubBuilder(Request& request, bool list_tokens) : request_(request), list_tokens_(list_tokens) {}
+
+  void begin(int64_t batch, int64_t q_begin, int64_t q_len) {
+    sub_ = {};
+    sub_.batch = batch;
+    sub_.q_begin = q_begin;
+    sub_.q_len = q_len;
+    room_ = {};
+    count_ = {};
+  }
+
+  void add(const vca_segment& segment) {
+    if (segment.len == 0) return;
+    room_.tokens += segment.len;
+    room_.segments += 1;
+    room_.blocks += blocks_of(segment.len);
+    const vca_attn_desc& desc = request_.desc;
+    const int64_t s_kv = request_.problem.s_kv;
+    const int64_t valid = count_valid(desc, sub_.batch, s_kv, segment);
+    if (valid == 0) return;
+    count_.valid += valid;
+    count_.blocks += blocks_of(valid);
+    if (!list_tokens_) return;
+    std::vector<int64_t>& tokens = sub_.segments.emplace_back();
+    tokens.reserve(static_cast<size_t>(valid));
+    for_valid_tokens(desc, sub_.batch, s_kv, segment, [&](int64_t t) { tokens.push_back(t); });
+    const int kind = segment.kind == VCA_SEGMENT_TEXT ? 1 : 0;
+    sub_.segment_info.push_back({segment.begin, segment.len, kind});
+  }
+
+  void end() {
+    request_.problem.subs.push_back(std::move(sub_));
+    request_.rooms.push_back(room_);
+    request_.key_counts.push_back(count_);
+  }
+
+ private:
+  Request& request_;
+  bool list_tokens_;
+  SubProblem sub_;
+  StateRoom room_;
+  KeyCount count_;
+};
 
 void expand_on_device(Request& request, const std::vector<vca_segment>& segments, bool ragged) {
   std::vector<int64_t> range_of;  // by segment
@@ -184,7 +229,7 @@ void expand_on_device(Request& request, const std::vector<vca_segment>& segments
 
 }  // namespace
 
-void expand_subproblems(Request& request) {
+void expand_subproblems(Request& request, bool list_tokens) {
   const vca_attn_desc& desc = request.desc;
   spec::Problem& p = request.problem;
   const std::vector<vca_segment> segments = checked_segments(desc, p.s_q, p.s_kv);
@@ -199,8 +244,13 @@ void expand_subproblems(Request& request) {
 
   bool ragged = false;
   for (const vca_segment& s : segments) ragged |= s.kind == VCA_SEGMENT_SEQUENCE;
-  // Asked for at once, so that an absurd batch fails here and not after filling the memory.
   const int64_t n = checked_mul(p.batches, ragged ? static_cast<int64_t>(segments.size()) : 1, "B");
+  if (checked_mul(n, std::max<int64_t>(p.h_q, 1), "B * H_q") > kMaxHeads) {
+    invalid("the ragged batch has too many sequences times heads",
+            to_text(p.batches) + " * " + to_text(static_cast<int64_t>(segments.size())) +
+                " segments * " + to_text(p.h_q) + " heads",
+            "at most " + to_text(kMaxHeads), "make several calls, each for some of the sequences");
+  }
   if (request.on_device()) {
     request.device_subs.reserve(static_cast<size_t>(n));
     expand_on_device(request, segments, ragged);
@@ -208,29 +258,22 @@ void expand_subproblems(Request& request) {
   }
   p.subs.reserve(static_cast<size_t>(n));
   request.rooms.reserve(static_cast<size_t>(n));
+  request.key_counts.reserve(static_cast<size_t>(n));
+  SubBuilder builder(request, list_tokens);
   for (int64_t b = 0; b < p.batches; ++b) {
     if (!ragged) {
-      SubProblem sub;
-      sub.batch = b;
-      sub.q_len = p.s_q;
-      StateRoom room;
+      builder.begin(b, 0, p.s_q);
       for (const vca_segment& s : segments)
-        if (s.kind != VCA_SEGMENT_PADDING) add_segment(desc, p.s_kv, s, sub, room);
-      p.subs.push_back(std::move(sub));
-      request.rooms.push_back(room);
+        if (s.kind != VCA_SEGMENT_PADDING) builder.add(s);
+      builder.end();
       continue;
     }
     for (const vca_segment& s : segments) {
       if (s.len == 0) continue;
-      SubProblem sub;
-      sub.batch = b;
-      sub.q_begin = s.begin;
-      sub.q_len = s.len;
-      StateRoom room;
+      builder.begin(b, s.begin, s.len);
       // Queries of a padding segment attend to nothing: O = 0.
-      if (s.kind == VCA_SEGMENT_SEQUENCE) add_segment(desc, p.s_kv, s, sub, room);
-      p.subs.push_back(std::move(sub));
-      request.rooms.push_back(room);
+      if (s.kind == VCA_SEGMENT_SEQUENCE) builder.add(s);
+      builder.end();
     }
   }
 }

@@ -8,8 +8,9 @@
 
 namespace vca::core {
 
-// Checks kv_lens, key_mask, segments and grid, and fills problem.subs and rooms; for tensors on a
-// device segments and grid only, and device_subs and key_ranges. Needs the problem's shapes.
-void expand_subproblems(Request& request);
+// Checks kv_lens, key_mask, segments and grid, and fills problem.subs (with their tokens if
+// `list_tokens`), rooms and key_counts; for tensors on a device segments and grid only, and
+// device_subs and key_ranges. Needs the problem's shapes.
+void expand_subproblems(Request& request, bool list_tokens);
 
 }  // namespace vca::core

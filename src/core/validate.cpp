@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "core/checked.hpp"
 #include "core/names.hpp"
@@ -55,6 +57,13 @@ void check_shapes(const vca_attn_desc& d, Use use) {
     invalid("q's heads are no multiple of k's (H_q % H_kv != 0)",
             "H_q = " + to_text(q[1]) + ", H_kv = " + to_text(k[1]), "H_q a multiple of H_kv",
             layout_hint);
+  }
+  for (const auto& [axis, shape] : {std::pair{"q", q}, std::pair{"k", k}}) {
+    const int64_t batches = std::max<int64_t>(shape[0], 1), heads = std::max<int64_t>(shape[1], 1);
+    if (batches <= kMaxHeads && heads <= kMaxHeads && batches * heads <= kMaxHeads) continue;
+    invalid(std::string(axis) + " has too many batches times heads",
+            "B = " + to_text(shape[0]) + ", H = " + to_text(shape[1]),
+            "B * H at most " + to_text(kMaxHeads), "make several calls, each for a part of them");
   }
   if (q[2] > INT32_MAX || k[2] > INT32_MAX) {
     invalid("S is too long for 32-bit token numbers", to_text(q[2] > k[2] ? q[2] : k[2]),
@@ -123,7 +132,7 @@ void check_scalars(const vca_attn_desc& d) {
   }
 }
 
-void resolve_rope(const vca_attn_desc& d, Request& request) {
+void resolve_rope(const vca_attn_desc& d, Use use, Request& request) {
   if (d.rope == nullptr) return;
   const vca_rope r = read_struct(d.rope, kOldestRope, "vca_rope");
   if (r.convention < VCA_ROPE_NONE || r.convention > VCA_ROPE_HALF) {
@@ -177,6 +186,7 @@ void resolve_rope(const vca_attn_desc& d, Request& request) {
             "[" + to_text(r.begin) + ", " + to_text(r.begin + tokens) + ")",
             "[0, S = " + to_text(p.s_kv) + ")", "begin + T*H*W must not exceed S");
   }
+  if (!request.on_device() && (use == Use::query || use == Use::explain)) return;
   request.problem.rope =
       spec::make_rope(convention, axis_dim, r.theta, {r.grid[0], r.grid[1], r.grid[2]}, r.begin);
 }
@@ -287,9 +297,10 @@ Request validate(const vca_attn_desc* caller, Use use) {
   if (d.has_scale == 1) p.scale = d.scale;
   request.threads = thread_count(d.num_threads);
 
-  resolve_rope(d, request);
+  resolve_rope(d, use, request);
   resolve_policy(d, use, request);
-  expand_subproblems(request);
+  // Without a head nobody reads the tokens, and nothing but a shape says how many there are.
+  expand_subproblems(request, use != Use::query && use != Use::explain && p.h_kv > 0);
   if (use == Use::run || use == Use::prepare || use == Use::attend) check_outputs_disjoint(d, use);
   if ((d.flags & VCA_CHECK_FINITE) != 0 && !request.on_device() && use != Use::query &&
       use != Use::explain && use != Use::attend) {

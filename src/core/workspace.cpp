@@ -81,8 +81,9 @@ Layout::Layout(const Request& request, int64_t first_unit, int64_t last_unit)
   for (int64_t i = first_sub_; i < end_sub; ++i) {
     const spec::SubProblem& sub = p.subs[static_cast<size_t>(i)];
     Sub s{};
-    s.n_valid = sub.n_valid();
-    s.n_blocks = sub.n_blocks();
+    const KeyCount& keys = request.key_counts[static_cast<size_t>(i)];
+    s.n_valid = keys.valid;
+    s.n_blocks = keys.blocks;
     s.rows = sub.q_len;
     s.kv = spec::kv_sizes(*p.recipe, s.n_blocks, p.d_pad);
     s.q = spec::q_sizes(*p.recipe, s.rows, p.d_pad, request.lse());

@@ -4,8 +4,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
-#include <vector>
 
 #include "cpu/kernel.hpp"
 #include "spec/operands.hpp"
@@ -21,20 +21,21 @@ const char* isa_name(Isa isa);
 // "" when the unit can run here, else why not.
 std::string isa_refusal(Isa isa);
 
-// One thread's working memory.
+// One thread's working memory, not initialised: a tile writes what it reads, and zeros would cost a
+// small call more than its attention.
 class Scratch {
  public:
-  Scratch() : memory_(kScratchBytes + kAlign) {}
+  Scratch() : memory_(new unsigned char[kScratchBytes + kAlign]) {}
   void* aligned() {
-    const auto at = reinterpret_cast<uintptr_t>(memory_.data());
-    return memory_.data() + (kAlign - at % kAlign) % kAlign;
+    const auto at = reinterpret_cast<uintptr_t>(memory_.get());
+    return memory_.get() + (kAlign - at % kAlign) % kAlign;
   }
   // Outputs of a tile, FP32.
   float o[kTileRows * spec::kMaxHeadDim], l[kTileRows], m_run[kTileRows], lse[kTileRows];
 
  private:
   static constexpr size_t kAlign = 64;
-  std::vector<unsigned char> memory_;
+  std::unique_ptr<unsigned char[]> memory_;
 };
 
 // Rows [row0, row0 + rows) of one head, rows <= kTileRows, in one row of its block mask if it has

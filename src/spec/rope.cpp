@@ -74,9 +74,10 @@ Rope make_rope(RopeConvention convention, const std::array<int, 3>& axis_dim, do
     rope.rotated += axis_dim[axis];
     rope.axis_cos[axis].resize(static_cast<size_t>(grid[axis] * pairs));
     rope.axis_sin[axis].resize(static_cast<size_t>(grid[axis] * pairs));
-    for (int64_t pos = 0; pos < grid[axis]; ++pos) {
-      for (int i = 0; i < pairs; ++i) {
-        const double angle = static_cast<double>(pos) * std::pow(theta, -2.0 * i / axis_dim[axis]);
+    for (int i = 0; i < pairs; ++i) {
+      const double frequency = std::pow(theta, -2.0 * i / axis_dim[axis]);
+      for (int64_t pos = 0; pos < grid[axis]; ++pos) {
+        const double angle = static_cast<double>(pos) * frequency;
         const auto index = static_cast<size_t>(pos * pairs + i);
         rope.axis_cos[axis][index] = static_cast<float>(std::cos(angle));
         rope.axis_sin[axis][index] = static_cast<float>(std::sin(angle));

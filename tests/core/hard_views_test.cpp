@@ -105,6 +105,57 @@ TEST(HardViews, StridesOfEmptyViewsMeanNothing) {
   for (const float x : no_keys.lse) EXPECT_EQ(x, -kInf);
 }
 
+// What sizes are asked for need not exist: an answer costs neither a list of the tokens nor a table
+// of their angles (here 17 GB a batch, and 1 TB).
+TEST(HardViews, SizesOfLengthsThatNoTensorBacks) {
+  constexpr int64_t kLong = std::numeric_limits<int32_t>::max();
+  for (const int64_t batches : {int64_t{1}, int64_t{1} << 20}) {
+    Call c({1, 1, 1, 1, 1, 128});
+    vca_rope rope{};
+    rope.struct_size = sizeof(rope);
+    rope.convention = VCA_ROPE_HALF;
+    rope.axis_dim[0] = 128;
+    rope.theta = 10000.0;
+    rope.grid[0] = kLong;
+    rope.grid[1] = rope.grid[2] = 1;
+    c.desc.rope = &rope;
+    for (vca_tensor* t : {&c.desc.q, &c.desc.k, &c.desc.v, &c.desc.o}) {
+      t->data = nullptr;
+      t->shape[0] = batches;
+      t->shape[2] = kLong;
+      t->stride[0] = kLong * 128;
+    }
+    vca_attn_info info{};
+    info.struct_size = sizeof(info);
+    expect_ok(vca_attn_query(&c.desc, &info));
+    EXPECT_GT(info.workspace_bytes, static_cast<size_t>(batches * kLong * 3 * 128));
+    int64_t n_valid = 0, n_blocks = 0;
+    expect_ok(vca_ref_blocks(&c.desc, batches - 1, &n_valid, &n_blocks));
+    EXPECT_EQ(n_valid, kLong);
+    EXPECT_EQ(n_blocks, int64_t{1} << 24);
+    const std::vector<int32_t> lens(static_cast<size_t>(batches), 129);
+    c.desc.kv_lens = lens.data();
+    expect_ok(vca_ref_blocks(&c.desc, 0, &n_valid, &n_blocks));
+    EXPECT_EQ(n_valid, 129);
+    EXPECT_EQ(n_blocks, 2);
+  }
+}
+
+// The largest number of heads, none with a token: a call ends, and reports for each.
+TEST(HardViews, AMillionHeadsWithoutTokens) {
+  constexpr int64_t kBatches = int64_t{1} << 20;
+  for (const int32_t recipe : {VCA_RECIPE_VC4, VCA_RECIPE_EXACT}) {
+    Call c({1, 1, 1, 0, 0, 64});
+    c.desc.recipe = recipe;
+    for (vca_tensor* t : {&c.desc.q, &c.desc.k, &c.desc.v, &c.desc.o}) t->shape[0] = kBatches;
+    std::vector<float> energy(static_cast<size_t>(kBatches), 7.0f);
+    c.desc.energy_removed = energy.data();
+    expect_ok(c.run());
+    EXPECT_EQ(std::count_if(energy.begin(), energy.end(), [](float x) { return std::isnan(x); }),
+              kBatches);
+  }
+}
+
 // A workspace that lies over a tensor is refused before a byte of it changes.
 TEST(HardViews, WorkspaceOverATensor) {
   Call c({1, 2, 1, 40, 300, 64});

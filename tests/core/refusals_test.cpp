@@ -76,6 +76,37 @@ TEST(Refusals, HeadsMustDivide) {
   refused(c, VCA_ERR_INVALID_ARGUMENT, {"H_q % H_kv", "H_q = 3", "H_kv = 2", "multiple"});
 }
 
+// Without tokens no tensor backs these counts, and each head costs a few hundred bytes.
+TEST(Refusals, MoreHeadsThanTheLibraryKeepsStateFor) {
+  const auto with = [](int64_t b, int64_t h_q, int64_t h_kv, const char* axis) {
+    Call c(kSmall);
+    for (vca_tensor* t : {&c.desc.q, &c.desc.k, &c.desc.v, &c.desc.o}) {
+      const bool query = t == &c.desc.q || t == &c.desc.o;
+      t->shape[0] = b;
+      t->shape[1] = query ? h_q : h_kv;
+      t->shape[2] = 0;
+    }
+    const std::vector<std::string> words = {axis, "batches times heads", "1048576",
+                                            "several calls"};
+    expect_refused(c.run(), VCA_ERR_INVALID_ARGUMENT, words);
+    size_t bytes = 0;
+    expect_refused(vca_attn_workspace(&c.desc, &bytes), VCA_ERR_INVALID_ARGUMENT, words);
+    expect_refused(vca_group_state_bytes(&c.desc, &bytes), VCA_ERR_INVALID_ARGUMENT, words);
+  };
+  with((int64_t{1} << 20) + 1, 1, 1, "q has");
+  with(1, (int64_t{1} << 20) + 2, 2, "q has");
+  with(1 << 11, 1 << 10, 1, "q has");
+  with(int64_t{1} << 50, 0, 0, "q has");
+  with(1, 0, int64_t{1} << 30, "k has");
+
+  std::vector<vca_segment> sequences(600000, {0, 0, VCA_SEGMENT_SEQUENCE, 0});
+  Call ragged({1, 2, 1, 24, 24, 64});
+  sequences.back().len = 24;
+  ragged.desc.segments = sequences.data();
+  ragged.desc.n_segments = static_cast<int64_t>(sequences.size());
+  refused(ragged, VCA_ERR_INVALID_ARGUMENT, {"too many sequences", "600000 segments", "1048576"});
+}
+
 TEST(Refusals, Strides) {
   invalid([](Call& c) { c.desc.q.stride[2] = -64; },
           {"q.stride[2] (S)", "negative", "got -64", "contiguous copy"});

@@ -45,11 +45,11 @@ void mutate(Input& x, const Input& other, std::mt19937_64& g) {
                                         INT64_MAX,
                                         INT64_MIN,
                                         int64_t{1} << 32};
-        const int64_t value =
-            kBorders[below(std::size(kBorders))] + static_cast<int64_t>(below(3)) - 1;
+        const uint64_t value =
+            static_cast<uint64_t>(kBorders[below(std::size(kBorders))]) + below(3) - 1;
         const size_t width = size_t{1} << below(4);
         for (size_t i = 0; i < width && at + i < x.size(); ++i)
-          x[at + i] = static_cast<uint8_t>(static_cast<uint64_t>(value) >> (8 * i));
+          x[at + i] = static_cast<uint8_t>(value >> (8 * i));
         break;
       }
       case 3:
