@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Registers, stack, spills and shared memory of every CUDA kernel, as ptxas reports them.
+"""Registers, stack, spills and shared memory of every CUDA kernel, as ptxas reports them, and its
+instructions (scripts/sass.py), as cuobjdump lists them.
 
     scripts/kernel_resources.py             compile the kernels, check the rules, compare the table
     scripts/kernel_resources.py --write     the same, and write docs/kernel-resources.json
 
 Rules, with any toolkit: no kernel's wgmma may be serialised (ptxas C7510 to C7518), and attention
 kernels of head_dim 128 may spill nothing and use at most 8 bytes of stack. The table is compared
-only with the toolkit that it names, since another one allocates differently. Without nvcc there is
-nothing to do: one line says so.
+only with the toolkit that it names, since another one allocates differently, and its instructions
+only where scripts/setup.sh --cuda has installed the disassembler, which --write needs. Without nvcc
+there is nothing to do: one line says so.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "scripts"))
+import sass  # noqa: E402
+
 TABLE = ROOT / "docs" / "kernel-resources.json"
 MAX_STACK_BYTES = 8
 CRITICAL = re.compile(r"^sm90::attention<128\b")
@@ -107,6 +112,24 @@ def differences(kernels: dict, committed: dict) -> list[str]:
     return bad
 
 
+def without_instructions(kernels: dict) -> dict:
+    return {name: {k: v for k, v in r.items() if k not in ("instructions", "loop")}
+            for name, r in kernels.items()}  # fmt: skip
+
+
+def find_cuobjdump() -> str | None:
+    """The pinned one of scripts/setup.sh --cuda, with nvdisasm beside it."""
+    path = ROOT / ".venv" / "cuda-sass" / "nvidia" / "cu13" / "bin" / "cuobjdump"
+    return os.environ.get("VCATTN_CUOBJDUMP") or (str(path) if path.is_file() else None)
+
+
+def disassemble(cuobjdump: str, built: pathlib.Path) -> str:
+    done = subprocess.run([cuobjdump, "-sass", built], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"kernel resources: {cuobjdump} failed on {built}\n{done.stderr}")
+    return done.stdout
+
+
 def find_nvcc() -> str | None:
     # The last one is what scripts/setup.sh --cuda installs.
     homes = [os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"), "/usr/local/cuda",
@@ -143,8 +166,11 @@ def dynamic_smem(build: pathlib.Path) -> dict[str, int]:
     return {k: int(v) for k, v in (line.split("=") for line in text.splitlines())}
 
 
-def measure(build: pathlib.Path) -> tuple[dict[str, dict[str, int]], list[str]]:
-    kernels: dict[str, dict[str, int]] = {}
+def measure(
+    build: pathlib.Path, cuobjdump: str | None
+) -> tuple[dict[str, dict[str, object]], list[str]]:
+    """Resources by short name, with instructions where there is a disassembler; serialised lines."""
+    kernels: dict[str, dict[str, object]] = {}
     serialised: list[str] = []
     smem = dynamic_smem(build)
     for log in sorted((build / "cuda").glob("src/kernels/*/*.cu.o.log")):
@@ -152,8 +178,11 @@ def measure(build: pathlib.Path) -> tuple[dict[str, dict[str, int]], list[str]]:
             continue  # of a source that is gone
         found, lines = parse(log.read_text())
         serialised += lines
-        for name, resources in zip(demangle(list(found)), found.values()):
-            kernels[short_name(name)] = resources
+        code = sass.functions(disassemble(cuobjdump, log.with_suffix(""))) if cuobjdump else {}
+        for mangled, name in zip(found, demangle(list(found))):
+            kernels[short_name(name)] = found[mangled]
+            if cuobjdump:
+                kernels[short_name(name)].update(sass.counts(code[mangled]))
     for name, size in smem.items():
         if name in kernels:
             kernels[name]["dynamic_smem_bytes"] = size
@@ -171,15 +200,19 @@ def main() -> int:
         print("kernel resources: skipped, no nvcc on this machine")
         return 0
     compile_kernels(args.build)
-    toolkit = toolkit_version(nvcc)
-    kernels, serialised = measure(args.build)
+    toolkit, cuobjdump = toolkit_version(nvcc), find_cuobjdump()
+    if args.write and cuobjdump is None:
+        print("kernel resources: --write needs cuobjdump, too: scripts/setup.sh --cuda installs it")
+        return 1
+    kernels, serialised = measure(args.build, cuobjdump)
     bad = broken_rules(kernels, serialised)
     if args.write and not bad:
         table = {"toolkit": toolkit, "arch": "sm_90a", "kernels": kernels}
         TABLE.write_text(json.dumps(table, indent=1) + "\n")
     committed = json.loads(TABLE.read_text())
     if committed["toolkit"] == toolkit:
-        changed = differences(kernels, committed["kernels"])
+        table = committed["kernels"]
+        changed = differences(kernels, table if cuobjdump else without_instructions(table))
         if changed:
             bad += [*changed, "when that is meant: scripts/kernel_resources.py --write"]
     for line in bad:
@@ -187,7 +220,8 @@ def main() -> int:
     if committed["toolkit"] != toolkit:
         print(f"kernel resources: toolkit {toolkit}; the table is of {committed['toolkit']}, not compared")
     if not bad:
-        print(f"kernel resources: {len(kernels)} kernels, toolkit {toolkit}: as they should be")
+        what = "with their instructions" if cuobjdump else "instructions not counted, no cuobjdump"
+        print(f"kernel resources: {len(kernels)} kernels, toolkit {toolkit}, {what}: as they should be")
     return 1 if bad else 0
 
 

@@ -7,7 +7,8 @@
 #
 # --dev            clang and clang-format, too
 # --cuda           a CUDA compiler, too, where the machine has none: python/requirements-cuda.txt into
-#                  .venv/cuda-toolkit (no GPU and no driver are needed to compile)
+#                  .venv/cuda-toolkit (no GPU and no driver are needed to compile); a disassembler:
+#                  python/requirements-sass.txt into .venv/cuda-sass
 # --torch          nothing but .venv-torch: torch and diffusers, for the tests of the integrations
 # VCA_SKIP_APT=1   leave the system's packages alone (the build then says what it misses)
 # PYTHON=...       interpreter for the virtual environment (default /usr/bin/python3)
@@ -128,10 +129,25 @@ install_cuda_compiler() {
   touch "$stamp"
 }
 
+install_disassembler() {
+  local tools=.venv/cuda-sass stamp
+  stamp=$tools/.installed-$(sha256sum python/requirements-sass.txt | cut -c1-16)
+  if [[ -f $stamp ]]; then
+    return
+  fi
+  rm -rf "$tools"
+  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
+    --target "$tools" -r python/requirements-sass.txt
+  "$tools"/nvidia/cu13/bin/cuobjdump --version >/dev/null ||
+    fail "the cuobjdump in $tools does not run."
+  touch "$stamp"
+}
+
 if [[ -z "${VCA_SKIP_APT:-}" ]]; then
   install_debian_packages
 fi
 install_python_packages
 if [[ -n $cuda ]]; then
   install_cuda_compiler
+  install_disassembler
 fi

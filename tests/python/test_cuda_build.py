@@ -50,7 +50,7 @@ def tree():
 
 def test_kernels_as_the_table_says(tree):
     text = ok(run(sys.executable, ROOT / "scripts" / "kernel_resources.py", "--build", tree))
-    assert "as they should be" in text
+    assert "with their instructions: as they should be" in text
 
 
 def test_the_kernels_are_of_sm_90a(tree):

@@ -78,3 +78,19 @@ def test_differences_from_the_table():
 def test_the_committed_table_keeps_the_rules():
     table = json.loads(resources.TABLE.read_text())
     assert resources.broken_rules(table["kernels"], []) == []
+
+
+def test_the_committed_table_counts_the_instructions():
+    """QK and PV of a block of 128 keys at least: head_dim / 32 products each way plus 4, head_dim 128 or 64."""
+    for name, kernel in json.loads(resources.TABLE.read_text())["kernels"].items():
+        assert kernel["instructions"] > 0, name
+        if name.startswith("sm90::attention"):
+            head_dim = 128 if "<128" in name else 64
+            assert kernel["loop"]["tensor"] >= head_dim // 32 + 4, name
+
+
+def test_instructions_are_left_out_of_the_comparison_where_nothing_counts_them():
+    table = {"a": {"registers": 1, "instructions": 5, "loop": {"instructions": 3}}}
+    assert resources.without_instructions(table) == {"a": {"registers": 1}}
+    changed = {"a": {**table["a"], "instructions": 6}}
+    assert resources.differences(changed, table) != []
