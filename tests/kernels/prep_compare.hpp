@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/prep_cases.hpp"
+#include "kernels/prep_problem.hpp"
 
 namespace vca::tests {
 
