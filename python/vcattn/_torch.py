@@ -84,7 +84,9 @@ def describe_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, flat: Fla
     for view in views.values():
         view.stride[3] = 1  # a copy will have it
     device = capi.DEVICE_CPU if q.device.type in ("cpu", "meta") else _ordinal(q.device)
-    return _options.describe(flat._replace(policy=[]), device, views, Pointers())
+    # RoPE by tables, told by the absent grid: addresses that a question about shapes does not follow.
+    tables = Pointers(cos=64, sin=64) if flat.rope and not any(flat.rope[4:7]) else Pointers()
+    return _options.describe(flat._replace(policy=[]), device, views, tables)
 
 
 # ---------------------------------------------------------------- the operator

@@ -119,6 +119,54 @@ def test_attention_is_bit_equal_to_a_direct_call(case, monkeypatch):
     segments = calls[0][1]["segments"]
     assert (segments and [kind for _, _, kind in segments]) == kinds[name]
     assert (calls[0][1]["key_mask"] is not None) == (name == "hunyuan")
+    conventions = {"wan": "interleaved", "hunyuan": "interleaved", "minimax_h3": "half"}
+    assert all(options["rope"].convention == conventions[name] for _, options, _ in calls)
+
+
+# ------------------------------------------------------------------------- rotation
+def test_rotation_inside_the_call_or_before_it(case):
+    """Without fuse_rope the model rotates; both are native's result to FP32 rounding."""
+    name, model, inputs = case
+    native = run_model(model, inputs)
+    results = {}
+    for fuse in (True, False):
+        vc.enable(model, recipe="exact", min_keys=100, fuse_rope=fuse)
+        results[fuse] = run_model(model, inputs)
+        vc.disable(model)
+    assert not torch.equal(results[True], results[False])
+    assert all(error(result, native) < FP32_CHAIN for result in results.values())
+
+
+def test_a_call_that_goes_native_after_all_is_rotated_then(case, monkeypatch):
+    name, model, inputs = case
+    native = run_model(model, inputs)
+    vc.enable(model, min_keys=100)
+    monkeypatch.setattr(vc._backend, "why_native", lambda *call: "test")
+    result = run_model(model, inputs)
+    counts = vc.report(model)
+    vc.disable(model)
+    assert all(counts[layer] == {"native: test": 1} for layer in OWN[name])
+    assert error(result, native) < FP32_CHAIN
+
+
+def test_what_stays_native_is_rotated_by_the_model(case):
+    name, model, inputs = case
+    native = run_model(model, inputs)
+    for options in ({"min_keys": 100_000}, {"skip_layers": [0, 1]}):
+        vc.enable(model, **{"min_keys": 100} | options)
+        assert torch.equal(run_model(model, inputs), native), options
+        vc.disable(model)
+
+
+def test_unknown_angles_are_left_to_the_model():
+    model = tiny.wan().transformer
+    inputs = wan_model_inputs()
+    model.rope.freqs_cos[1] += 1e-3
+    native = run_model(model, inputs)
+    vc.enable(model, recipe="exact", min_keys=100)
+    assert error(run_model(model, inputs), native) < FP32_CHAIN
+    assert vc._attached[model].ropes.current is None
+    vc.disable(model)
 
 
 def test_disable_restores_everything(case):

@@ -110,6 +110,22 @@ def test_group_state_and_step_tensor():
         vcattn.attention(q, k, v, state=state, step=torch.tensor([1]))
 
 
+def test_rope_tables_with_state_and_explain():
+    """Both ask about shapes before the call; the tables go with the call alone."""
+    q, k, v = random_qkv((1, 2, 256, 64))
+    angle = torch.arange(256.0)[:, None] * 10000.0 ** (-torch.arange(0, 32, 2) / 32)
+    rope = vcattn.Rope("half", (32, 0, 0), cos=angle.cos(), sin=angle.sin())
+    want = vcattn.attention(q, k, v, rope=rope)
+    state, policy = vcattn.GroupState(), vcattn.Policy(steps=4)
+    assert torch.equal(vcattn.attention(q, k, v, rope=rope, state=state, step=0, policy=policy), want)
+    assert "chosen" in vcattn.explain(q, k, v, rope=rope)
+    # The same rotation by a grid: one axis.
+    grid = vcattn.Rope("half", (32, 0, 0), grid=(256, 1, 1))
+    x, y = (vcattn.attention(q, k, v, rope=r, recipe="exact").float() for r in (rope, grid))
+    # Tables in FP32 arithmetic: off by angle * 2^-24 < 2^-16; then one rounding to BF16.
+    assert (x - y).norm() < 2.0**-8 * y.norm()
+
+
 def test_state_with_compile_needs_its_memory_first():
     q, k, v = random_qkv((1, 1, 256, 64))
     policy = vcattn.Policy(steps=4, window=1, after="reuse")

@@ -32,7 +32,7 @@ from vcattn._capi import parse_recipe
 from vcattn._errors import refuse
 
 from .._common import MIN_KEYS
-from . import _backend, _models
+from . import _backend, _models, _rope
 from ._backend import Layer, Options, register
 from ._clock import Clock
 
@@ -46,6 +46,7 @@ class _Attachment:
     def __init__(self) -> None:
         self.clock = Clock()
         self.layers: list[Layer] = []
+        self.ropes = _rope.Ropes()
         self.undo: list[Any] = []
 
 
@@ -105,6 +106,7 @@ def enable(
     skip_layers: Iterable[int | str] = (),
     first_steps_bf16: int = 0,
     min_keys: int = MIN_KEYS,
+    fuse_rope: bool = True,
 ) -> None:
     """Attention of a pipeline's transformers (or of one model) runs on vcattn from now on.
 
@@ -120,6 +122,9 @@ def enable(
             last), or patterns of module names ("transformer_blocks.0.*").
         first_steps_bf16: denoising steps at the start that stay native.
         min_keys: calls with fewer keys stay native (cross attention to a prompt).
+        fuse_rope: queries and keys are rotated inside the call, in FP32, instead of before it
+            (Wan, HunyuanVideo-1.5, MiniMax-H3; eager execution on one device). False: the model
+            rotates and rounds to its dtype, as without vcattn.
 
     Raises: InvalidArgumentError when nothing can be enabled, a layer does not exist, or the
         target is enabled already.
@@ -137,10 +142,13 @@ def enable(
     options = Options(recipe, policy, first_steps_bf16, min_keys)
     for name, module in modules.items():
         if name not in skipped:
-            _attach(attachment, name, module.processor, options)
+            _attach(attachment, name, module.processor, options, fuse_rope)
     for model in models.values():
         attachment.clock.follow_model(model)
         undo = _models.follow_layout(model, attachment.layers)
+        if undo is not None:
+            attachment.undo.append(undo)
+        undo = _rope.follow_rope(model, attachment.ropes) if fuse_rope else None
         if undo is not None:
             attachment.undo.append(undo)
     scheduler = getattr(target, "scheduler", None)
@@ -149,9 +157,12 @@ def enable(
     _attached[target] = attachment
 
 
-def _attach(attachment: _Attachment, name: str, processor: Any, options: Options) -> None:
+def _attach(
+    attachment: _Attachment, name: str, processor: Any, options: Options, fuse_rope: bool
+) -> None:
     native = processor._attention_backend
     layer = Layer(name, options, attachment.clock, native)
+    layer.ropes = attachment.ropes if fuse_rope else None
     member = _backend.enter_layer(layer, next(_numbers))
     adapted = _models.adapt_processor(processor, layer)
     had_own = "_attention_backend" in vars(processor)

@@ -20,6 +20,7 @@ import vcattn
 
 from .._common import DTYPES, MAX_HEAD_DIM, MIN_KEYS, keeps_order, key_mask_of
 from ._clock import Clock
+from ._rope import Ropes, rotate
 
 NAME = "vcattn"
 
@@ -44,6 +45,8 @@ class Layer:
     native: Any  # the member that the module had, None for the framework's default
     segments: list[tuple[int, int, str]] | None = None
     key_mask: torch.Tensor | None = None  # [B, S_kv], known while a call of a compiled layer lasts
+    ropes: Ropes | None = None  # the model's; None: it rotates itself
+    rope: vcattn.Rope | None = None  # left to this call, while it lasts
     states: dict[int, tuple] = field(default_factory=dict)  # branch -> (shape, state, generation)
     counts: Counter = field(default_factory=Counter)
 
@@ -187,6 +190,7 @@ def _function(layer: Layer) -> Callable[..., Any]:
             recipe=layer.options.recipe,
             key_mask=mask,
             segments=segments,
+            rope=layer.rope,
             return_lse=return_lse,
             **({} if parallel else _state(layer, query, key)),
         )
@@ -234,6 +238,8 @@ def _function(layer: Layer) -> Callable[..., Any]:
         if not torch.compiler.is_compiling():
             layer.counts["vcattn" if reason is None else f"native: {reason}"] += 1
         if reason is not None:
+            if layer.rope is not None:
+                query, key = rotate(query, layer.rope), rotate(key, layer.rope)
             if attn_mask is not None:
                 attn_mask = attn_mask.as_subclass(torch.Tensor)
             return dispatch.dispatch_attention_fn(

@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from . import _rope
+
 _AND = ("__and__", "bitwise_and", "logical_and", "__rand__")
 
 
@@ -90,12 +92,14 @@ MAX_SEGMENTS = 16  # more runs than this are no layout worth a block border each
 
 def adapt_processor(processor: Any, layer: Any) -> Any:
     """Puts the stand-in's class on the processor; returns what takes it off again, or None."""
-    original = type(processor)
-    make = _PROCESSORS.get(original.__name__)
-    if make is None:
+    original = stand_in = type(processor)
+    # The inner one first: it is called with what the outer one leaves.
+    for make in (_PROCESSORS.get(original.__name__), layer.ropes and _rope.adapt):
+        stand_in = (make and make(stand_in)) or stand_in
+    if stand_in is original:
         return None
     processor._vcattn_layer = layer
-    processor.__class__ = make(original)
+    processor.__class__ = stand_in
 
     def undo() -> None:
         processor.__class__ = original

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Result files of bench/e2e.py: what is in them, the arithmetic of a clip, and a check.
+
+    {"gpu", "driver", "date", "commit", "software": {"torch", ...}, "note"?, "models": [MODEL, ...]}
+
+    MODEL  {"model", "code", "clip", "tokens", "heads", "layers", "steps", "forwards_per_step",
+            "batch", "note", "experts": [steps of each],
+            "backends": {native backend: ms of one attention call, or why it did not run},
+            "between_ms": guidance and scheduler of one step,
+            "rows": [ROW, ...], "stages": {"text_encoder": STAGE, "vae_decode": STAGE}, "clips": [CLIP, ...]}
+    ROW    {"attention", "linears", "grouping", "forward_ms": [...], "attention_ms": [...],
+            "parts_ms", "peak_gib", "clock_mhz", "power_w"}: forwards of one configuration.
+            attention: a native backend of diffusers, or a recipe of ours. linears: bf16, fp8.
+            grouping: what is done about the order of values in that forward: none (native), cold (a
+            new order), warm (the order of the step before is improved), kept (used as it is).
+            attention_ms: all self-attention calls of the forward, from the model's q, k, v to o; in
+            ours with the rotation of q and k (RoPE), which the native backends leave to the model.
+            parts_ms: GPU time of one attention call by kernel: attention, prepare, group (null:
+            native, or not profiled).
+    STAGE  {"ms": null where it was not measured, "what"}
+    CLIP   {"attention", "linears", "step_ms", "clip_s", "step_ratio", "clip_ratio"}, computed from the
+            rest (`clips`): a step weighted over the clip, text encoder + all steps + VAE decoder, and
+            the ratio of the native backend's time to it, both with BF16 linears in the native run.
+            clip_s and clip_ratio are null where a stage was not measured.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+import re
+import statistics
+from typing import Any
+
+ROOT_KEYS = ("gpu", "driver", "date", "commit", "software", "models")
+MODEL_KEYS = ("model", "code", "clip", "tokens", "heads", "layers", "steps", "forwards_per_step",
+              "batch", "note", "experts", "backends", "between_ms", "rows", "stages", "clips")  # fmt: skip
+ROW_KEYS = ("attention", "linears", "grouping", "forward_ms", "attention_ms", "parts_ms", "peak_gib",
+            "clock_mhz", "power_w")  # fmt: skip
+STAGES = ("text_encoder", "vae_decode")
+GROUPINGS = ("none", "cold", "warm", "kept")
+
+
+class ResultError(ValueError):
+    """Every fault of a file, one a line."""
+
+
+def groupings(steps: int, experts: list[int]) -> dict[str, int]:
+    """How many steps of a clip form a new order, improve it and keep it, with the default policy:
+    a window of a quarter of the steps, and a first order in each expert's first step. Steps after
+    the window are taken to keep their order (a head whose removed energy decays regroups)."""
+    window = max(1, math.ceil(steps / 4))
+    counts = {"cold": 0, "warm": 0, "kept": 0}
+    begin = 0
+    for own in experts:
+        for step in range(begin, begin + own):
+            counts["cold" if step == begin else "warm" if step < window else "kept"] += 1
+        begin += own
+    return counts
+
+
+def _step_ms(model: dict, rows: dict[str, dict]) -> float | None:
+    """One step, weighted over the clip; None where a row for it is missing."""
+    if "none" in rows:
+        forward = statistics.median(rows["none"]["forward_ms"])
+    else:
+        counts = groupings(model["steps"], model["experts"])
+        # Where no warm forward was measured, a cold one stands in: dearer, so the clip is not flattered.
+        times = {g: statistics.median(row["forward_ms"]) for g, row in rows.items()}
+        if "cold" not in times or "kept" not in times:
+            return None
+        times.setdefault("warm", times["cold"])
+        forward = sum(counts[g] * times[g] for g in counts) / sum(counts.values())
+    return model["forwards_per_step"] * forward + model["between_ms"]
+
+
+def clips(model: dict) -> list[dict]:
+    """The clips of a model's rows."""
+    cells: dict[tuple, dict[str, dict]] = {}
+    for row in model["rows"]:
+        cells.setdefault((row["attention"], row["linears"]), {})[row["grouping"]] = row
+    stages = [model["stages"].get(name, {}).get("ms") for name in STAGES]
+    rest = None if None in stages else sum(stages) / 1000
+    found, native = [], None
+    for (attention, linears), rows in cells.items():
+        step = _step_ms(model, rows)
+        if step is None:
+            continue
+        clip = None if rest is None else rest + model["steps"] * step / 1000
+        if native is None and "none" in rows and linears == "bf16":
+            native = (step, clip)
+        found.append((attention, linears, step, clip))
+    return [
+        {"attention": attention, "linears": linears, "step_ms": round(step, 1),
+         "clip_s": None if clip is None else round(clip, 2),
+         "step_ratio": None if native is None else round(native[0] / step, 3),
+         "clip_ratio": None if native is None or clip is None else round(native[1] / clip, 3)}
+        for attention, linears, step, clip in found
+    ]  # fmt: skip
+
+
+def _numbers(values: Any) -> bool:
+    return isinstance(values, list) and len(values) > 0 and all(
+        isinstance(x, (int, float)) and not isinstance(x, bool) and math.isfinite(x) and x > 0
+        for x in values
+    )
+
+
+def _row_faults(row: Any, where: str) -> list[str]:
+    if not isinstance(row, dict) or set(row) != set(ROW_KEYS):
+        return [f"{where}: fields {sorted(row) if isinstance(row, dict) else row!r}, not {sorted(ROW_KEYS)}"]
+    found = []
+    if row["grouping"] not in GROUPINGS or row["linears"] not in ("bf16", "fp8"):
+        found.append(f"{where}: grouping {row['grouping']!r}, linears {row['linears']!r}")
+    if not _numbers(row["forward_ms"]) or not _numbers(row["attention_ms"]):
+        found.append(f"{where}: forward_ms or attention_ms is no list of times")
+    elif len(row["forward_ms"]) != len(row["attention_ms"]):
+        found.append(f"{where}: as many attention_ms as forward_ms")
+    elif any(a > f for a, f in zip(row["attention_ms"], row["forward_ms"])):
+        found.append(f"{where}: attention takes longer than the forward that it is part of")
+    return found
+
+
+def faults(data: Any) -> list[str]:
+    """Everything that is wrong with the content of a file; [] when nothing is."""
+    if not isinstance(data, dict) or not set(ROOT_KEYS) <= set(data) <= {*ROOT_KEYS, "note"}:
+        return [f"file: not an object with {', '.join(ROOT_KEYS)}"]
+    found = []
+    if not isinstance(data["date"], str) or not re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", data["date"]):
+        found.append(f"date {data['date']!r} is not like 2026-11-30T04:32:00Z")
+    if not isinstance(data["commit"], str) or not re.fullmatch(r"[0-9a-f]{7,40}(-dirty)?|unknown", data["commit"]):
+        found.append(f"commit {data['commit']!r} is no hash")
+    if (data["gpu"] is None) != (data["driver"] is None):
+        found.append("one of gpu and driver is null; both or neither")
+    if not isinstance(data["models"], list) or not data["models"]:
+        return found + ["models is no list with at least one model"]
+    for i, model in enumerate(data["models"]):
+        where = f"models[{i}]"
+        if not isinstance(model, dict) or set(model) != set(MODEL_KEYS):
+            found.append(f"{where}: fields are not {', '.join(MODEL_KEYS)}")
+            continue
+        bad = [f for j, row in enumerate(model["rows"]) for f in _row_faults(row, f"{where}.rows[{j}]")]
+        keys = [tuple(row.get(k) for k in ("attention", "linears", "grouping")) for row in model["rows"]]
+        if len(set(keys)) != len(keys):
+            bad.append(f"{where}: two rows of one configuration")
+        if sum(model["experts"]) != model["steps"]:
+            bad.append(f"{where}: the experts' steps do not add up")
+        if not bad and clips(model) != model["clips"]:
+            bad.append(f"{where}: clips do not follow from the rows")
+        found += bad
+    return found
+
+
+def check(data: Any, name: str = "result") -> None:
+    """ResultError with every fault."""
+    found = faults(data)
+    if found:
+        raise ResultError("\n".join(f"{name}: {fault}" for fault in found))
+
+
+def to_text(data: dict) -> str:
+    """JSON with one row a line."""
+    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
+    # Objects of numbers and lists of times on one line each.
+    text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda m: "[" + re.sub(r"\s+", " ", m[1]) + "]", text)
+    return re.sub(r"\{\s+([^{}]*?)\s+\}", lambda m: "{" + re.sub(r"\s*\n\s*", " ", m[1]) + "}", text) + "\n"
+
+
+def write(path: pathlib.Path, data: dict) -> None:
+    """Checks, then writes."""
+    check(data, str(path))
+    part = path.with_suffix(".part")
+    part.write_text(to_text(data), encoding="utf-8")
+    part.replace(path)
+
+
+def merge(files: list[dict]) -> dict:
+    """One file of several runs on the same machine and commit."""
+    heads = [{k: f[k] for k in ("gpu", "driver", "commit", "software")} for f in files]
+    if any(head != heads[0] for head in heads):
+        raise ResultError(f"not of one machine, commit and software: {heads}")
+    names = [m["model"] for f in files for m in f["models"]]
+    if len(set(names)) != len(names):
+        raise ResultError(f"a model twice: {names}")
+    notes = [f["note"] for f in files if f.get("note")]
+    merged = heads[0] | {"date": max(f["date"] for f in files)}
+    if notes:
+        merged["note"] = "; ".join(dict.fromkeys(notes))
+    return merged | {"models": [m for f in files for m in f["models"]]}

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""bench/e2e.py as a program: small models on the CPU, the file it leaves, its refusals."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+pytest.importorskip("diffusers")
+pytest.importorskip("transformers")
+
+
+def e2e(*arguments):
+    return subprocess.run([sys.executable, str(ROOT / "bench" / "e2e.py"), *map(str, arguments)],
+                          capture_output=True, text=True, timeout=900)  # fmt: skip
+
+
+def test_tiny_models_fill_a_file_and_files_merge(tmp_path):
+    files = []
+    for model, options in (("wan2.2-a14b", []), ("minimax-h3", ["--no-fp8"])):
+        files.append(tmp_path / f"{model}.json")
+        done = e2e(model, "--tiny", "--device", "cpu", "--kept", 1, "--out", files[-1], *options)
+        assert done.returncode == 0, done.stderr[-3000:]
+    merged = tmp_path / "merged.json"
+    done = e2e("--merge", *files, "--out", merged)
+    assert done.returncode == 0, done.stderr
+    data = json.loads(merged.read_text())
+    assert "tiny" in data["note"] and data["gpu"] is None
+    wan, h3 = data["models"]
+    cells = {(row["attention"], row["linears"], row["grouping"]) for row in wan["rows"]}
+    for recipe, linears in (("vc8", "bf16"), ("vc8-turbo", "bf16"), ("vc8", "fp8")):
+        assert {(recipe, linears, g) for g in ("cold", "warm", "kept")} <= cells
+    assert sum(grouping == "none" for _, _, grouping in cells) == 2  # native, with either linears
+    for model in (wan, h3):
+        assert all(stage["ms"] for stage in model["stages"].values()), model["stages"]
+        assert all(clip["clip_s"] > 0 for clip in model["clips"])
+    assert wan["experts"] == [25, 15] and h3["forwards_per_step"] == 1
+
+
+@pytest.mark.parametrize("arguments, text", [
+    ([], "give a model"),
+    (["wan2.2-a14b", "--device", "cpu"], "full size needs a GPU"),
+    (["longcat-video", "--tiny"], "--longcat DIR"),
+])  # fmt: skip
+def test_refusals(arguments, text, tmp_path):
+    done = e2e(*arguments, "--out", tmp_path / "x.json")
+    assert done.returncode == 2 and text in done.stderr and not (tmp_path / "x.json").exists()
