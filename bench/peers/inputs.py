@@ -10,20 +10,21 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
 
 @dataclasses.dataclass
 class Inputs:
-    """[B, H, S, D] views. k_valid, v_valid: without the keys beyond the key length."""
+    """[B, H, S, D] views. k_valid, v_valid: without the keys beyond the key length; where there are
+    some, contiguous copies, so that every peer gets what it knows best."""
 
     q: object
     k: object
     v: object
     kv_len: int
+    k_valid: object = dataclasses.field(init=False)
+    v_valid: object = dataclasses.field(init=False)
 
-    @property
-    def k_valid(self):
-        return self.k[:, :, : self.kv_len]
-
-    @property
-    def v_valid(self):
-        return self.v[:, :, : self.kv_len]
+    def __post_init__(self):
+        self.k_valid, self.v_valid = (
+            x if x.shape[2] == self.kv_len else x[:, :, : self.kv_len].contiguous()
+            for x in (self.k, self.v)
+        )
 
 
 def make(problem, seed: int = 0, device: str = "cuda") -> Inputs:

@@ -35,23 +35,41 @@ Length longest(const Request& request) {
   return out;
 }
 
+const char* text_of(Ordering ordering) {
+  if (ordering == Ordering::token) return "token order";
+  return ordering == Ordering::kept ? "a group state" : "a new order every call";
+}
+
 }  // namespace
+
+Ordering ordering_of(const Request& request) {
+  if (!request.problem.recipe->v_smooth() || request.problem.grouping == spec::Grouping::identity)
+    return Ordering::token;
+  return request.uses_state() ? Ordering::kept : Ordering::anew;
+}
+
+const BreakEven* break_even_of(const Request& request) {
+  const Ordering ordering = ordering_of(request);
+  for (const BreakEven& row : kBreakEven)
+    if (row.target == request.target && row.head_dim == request.problem.d_pad &&
+        row.ordering == ordering)
+      return &row;
+  return nullptr;
+}
 
 std::string auto_declines(const Request& request) {
   if (!request.on_device() || request.desc.recipe != VCA_RECIPE_AUTO) return "";
   const Length length = longest(request);
   if (auto_always_runs()) return "";
   if (length.queries == 0 || length.keys == 0) return "";
-  for (const BreakEven& row : kBreakEven) {
-    if (row.target != request.target || row.head_dim != request.problem.d_pad) continue;
-    if (length.queries >= row.min_tokens && length.keys >= row.min_tokens) return "";
-    return "recipe auto declines " + std::to_string(length.queries) + " queries and " +
-           std::to_string(length.keys) + " keys: below " + std::to_string(row.min_tokens) +
-           " of either, BF16 attention is taken to be faster than a whole call (" +
-           (row.measured != nullptr ? row.measured : "assumed, not measured") +
-           "); a named recipe runs at any length";
-  }
-  return "";
+  const BreakEven* row = break_even_of(request);
+  if (row == nullptr || std::min(length.queries, length.keys) >= row->min_tokens) return "";
+  return "recipe auto declines " + std::to_string(length.queries) + " queries and " +
+         std::to_string(length.keys) + " keys: below " + std::to_string(row->min_tokens) +
+         " of either, BF16 attention is taken to be faster than a whole call with " +
+         text_of(row->ordering) + " (" +
+         (row->measured != nullptr ? row->measured : "assumed, not measured") +
+         "); a named recipe runs at any length";
 }
 
 }  // namespace vca::core

@@ -9,9 +9,18 @@
 
 namespace vca::core {
 
+// What the call does about the order of values, which is part of what a whole call costs.
+enum class Ordering {
+  token,  // nothing: identity was asked for
+  kept,   // a group state keeps an order up from step to step
+  anew,   // no state: a new order every call, by far the dearest
+};
+Ordering ordering_of(const Request& request);
+
 struct BreakEven {
   spec::Target target;
-  int head_dim;        // padded
+  int head_dim;  // padded
+  Ordering ordering;
   int64_t min_tokens;  // of queries and of keys: from here on a whole call beats BF16 attention
   // "measured on ..., date" once bench/results says so; NULL: assumed. Assumed means: the shortest
   // length at which the kernel alone has to hold its own; the preprocessing only moves it up.
@@ -22,9 +31,15 @@ struct BreakEven {
 inline constexpr const char* kAutoVariable = "VCATTN_AUTO";
 
 inline constexpr BreakEven kBreakEven[] = {
-    {spec::Target::sm90, 64, 8192, nullptr},
-    {spec::Target::sm90, 128, 8192, nullptr},
+    {spec::Target::sm90, 64, Ordering::token, 8192, nullptr},
+    {spec::Target::sm90, 64, Ordering::kept, 8192, nullptr},
+    {spec::Target::sm90, 64, Ordering::anew, 8192, nullptr},
+    {spec::Target::sm90, 128, Ordering::token, 8192, nullptr},
+    {spec::Target::sm90, 128, Ordering::kept, 8192, nullptr},
+    {spec::Target::sm90, 128, Ordering::anew, 8192, nullptr},
 };
+// The row of a request; NULL where there is none.
+const BreakEven* break_even_of(const Request& request);
 
 // Why AUTO does not run this request on its device; "" for a named recipe, on the CPU, for calls
 // that are long enough and for those without a query or key. The length of a ragged batch is that

@@ -125,8 +125,16 @@ TEST(Device, RemovedEnergyOfSequences) {
 }
 
 // The table's own row, so that a measured threshold needs no change here.
+int64_t min_tokens(int head_dim, core::Ordering ordering) {
+  for (const core::BreakEven& row : core::kBreakEven)
+    if (row.target == spec::Target::sm90 && row.head_dim == head_dim && row.ordering == ordering)
+      return row.min_tokens;
+  ADD_FAILURE() << "no row";
+  return 0;
+}
+
 TEST(Device, AutoDeclinesShortCalls) {
-  const int64_t least = core::kBreakEven[0].min_tokens;
+  const int64_t least = min_tokens(64, core::Ordering::token);
   const auto declines = [](int32_t recipe, int64_t s_q, int64_t s_kv) {
     DeviceCall c({1, 1, 1, 1, 1, 64});
     c.desc.recipe = recipe;
@@ -148,13 +156,30 @@ TEST(Device, AutoDeclinesShortCalls) {
   }
   EXPECT_EQ(declines(VCA_RECIPE_AUTO, 0, 5), "");
   EXPECT_EQ(declines(VCA_RECIPE_AUTO, 5, 0), "");
-  // Every padded head_dim of the target has a row.
+  // Every padded head_dim of the target has a row for every ordering.
   for (const int d : {64, 128})
-    EXPECT_EQ(std::count_if(std::begin(core::kBreakEven), std::end(core::kBreakEven),
-                            [d](const core::BreakEven& row) {
-                              return row.target == spec::Target::sm90 && row.head_dim == d;
-                            }),
-              1);
+    for (const auto ordering : {core::Ordering::token, core::Ordering::kept, core::Ordering::anew})
+      EXPECT_EQ(std::count_if(std::begin(core::kBreakEven), std::end(core::kBreakEven),
+                              [&](const core::BreakEven& row) {
+                                return row.target == spec::Target::sm90 && row.head_dim == d &&
+                                       row.ordering == ordering;
+                              }),
+                1);
+}
+
+TEST(Device, AutoCountsWhatTheOrderOfValuesCosts) {
+  DeviceCall c;
+  c.desc.recipe = VCA_RECIPE_AUTO;
+  const auto ordering = [&c] {
+    return core::ordering_of(core::validate(&c.desc, core::Use::explain));
+  };
+  EXPECT_EQ(ordering(), core::Ordering::token);  // identity was asked for
+  c.desc.grouping = VCA_GROUPING_AUTO;
+  EXPECT_EQ(ordering(), core::Ordering::anew);
+  c.desc.state = on_device<void>(0x80000);
+  EXPECT_EQ(ordering(), core::Ordering::kept);
+  c.desc.recipe = VCA_RECIPE_SAGE2;  // has no block means to order for
+  EXPECT_EQ(ordering(), core::Ordering::token);
 }
 
 TEST(Device, AutoDeclinesNothingWhereItIsToldSo) {
@@ -178,7 +203,7 @@ TEST(Device, AutoDeclinesIsARefusalEverywhere) {
 
 // The longest sequence counts, not the whole buffer.
 TEST(Device, AutoLooksAtTheLongestSequence) {
-  const int64_t least = core::kBreakEven[0].min_tokens;
+  const int64_t least = min_tokens(64, core::Ordering::token);
   for (const int64_t first : {least - 1, least}) {
     DeviceCall c({1, 1, 1, 1, 1, 64});
     c.desc.recipe = VCA_RECIPE_AUTO;
