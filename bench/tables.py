@@ -152,7 +152,11 @@ TABLES = {"main": main_table, "shapes": shapes_table, "lengths": lengths_table, 
 
 
 def source(data: dict, path: str) -> str:
-    return f"{data['gpu']}, driver {data['driver']}, {data['date'][:10]}, commit {data['commit']}, `{path}`."
+    partial = "A partial run, for orientation: " if "note" in data else ""
+    return (
+        f"{partial}{data['gpu']}, driver {data['driver']}, {data['date'][:10]}, "
+        f"commit {data['commit']}, `{path}`."
+    )
 
 
 def rewritten(text: str, result: Result, path: str) -> tuple[str, int]:

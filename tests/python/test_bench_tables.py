@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """bench/tables.py: the tables of a full run, and documents that hold them."""
 
+import re
 import sys
 
 import pytest
@@ -76,6 +77,23 @@ def test_documents_are_filled_between_their_marks(path, tmp_path, capsys):
     page.write_text("<!-- bench/tables.py speed -->\n<!-- end of table -->\n")
     assert tables.main([str(path), "--write", str(page)]) == 2
     assert "allowed: main, shapes, lengths, whole" in capsys.readouterr().err
+
+
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+WITH_TABLES = [p for p in DOCUMENTS if "<!-- bench/tables.py" in p.read_text(encoding="utf-8")]
+
+
+def test_there_are_documents_with_tables():
+    assert ROOT / "docs" / "benchmarking.md" in WITH_TABLES
+
+
+@pytest.mark.parametrize("document", WITH_TABLES, ids=lambda p: p.name)
+def test_tables_of_documents_are_those_of_the_file_that_they_name(document):
+    text = document.read_text(encoding="utf-8")
+    paths = set(re.findall(r"<!-- bench/tables\.py \w+ -->\n[^\n]*`(bench/results/[^`]+)`\.", text))
+    assert len(paths) == 1, f"tables of several files, or of none: {paths}"
+    (path,) = paths
+    assert tables.rewritten(text, tables.Result(schema.load(ROOT / path)), path)[0] == text
 
 
 def test_a_file_that_is_no_result_is_refused(tmp_path, capsys):
