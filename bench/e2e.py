@@ -219,10 +219,11 @@ class Run:
         self.between()
         self.native(native)
         self.warm_native(native)
-        self.one(native, "bf16", "none")
         for recipe in RECIPES:
+            self.one(native, "bf16", "none")
             self.sequence(recipe, "bf16", kept=self.args.kept)
             self.native(native)
+        if not self.late():
             self.one(native, "bf16", "none")
         if self.args.model == "hunyuanvideo-1.5":
             self.without_square_mask(native)
@@ -285,7 +286,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cuda", "cpu"))
     add("--kept", type=int, default=2, help="forwards with a kept order (default: 2)")
     add("--no-fp8", dest="fp8", action="store_false", help="without FP8 linears")
-    add("--budget-s", type=float, default=1e9, help="seconds after which FP8 linears are left out")
+    add("--budget-s", type=float, default=1e9, help="seconds after which the last native forward and FP8 linears are left out")
     add("--commit", default="unknown", help="hash to write into the file")
     args = parser.parse_args(argv)
     if (args.model is None) == (args.merge is None):

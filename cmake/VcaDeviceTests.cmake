@@ -61,6 +61,22 @@ add_test(NAME emulated_capi_test COMMAND emulated_capi_test)
 set_tests_properties(emulated_capi_test PROPERTIES LABELS device TIMEOUT 600 ENVIRONMENT
                                                                              OMP_NUM_THREADS=2)
 
+# The library itself on the emulated device, for the Python package's tests: what a call with a
+# device, a stream and a group state does. Not for use, and not installed.
+set(emulated_objects ${vca_objects})
+list(REMOVE_ITEM emulated_objects ${VCA_CUDA_OBJECTS}) # the emulated launchers stand in for them
+add_library(emulated_library SHARED EXCLUDE_FROM_ALL ${emulated_sources} ${emulated_objects})
+set_target_properties(
+  emulated_library
+  PROPERTIES OUTPUT_NAME vcattn_emulated LINKER_LANGUAGE CXX
+             CXX_VISIBILITY_PRESET default # the tests call the emulated runtime
+             LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+target_include_directories(emulated_library PRIVATE ${CMAKE_SOURCE_DIR} ${CMAKE_SOURCE_DIR}/tests)
+target_include_directories(emulated_library SYSTEM PRIVATE ${VCA_CUDA_INCLUDE})
+target_link_libraries(emulated_library PRIVATE vca_flags vca_emu OpenMP::OpenMP_CXX)
+# Its own runtime, also in a process that has the real one.
+target_link_options(emulated_library PRIVATE -Wl,-Bsymbolic)
+
 # `vcattn bench` without the command's other parts, for a machine that lacks their libraries; and
 # with the emulated runtime.
 find_package(CLI11 QUIET CONFIG)

@@ -2,9 +2,9 @@
 """bench/peers.py as a program: full or partial run, where the file goes, usage errors."""
 
 import importlib.util
-import subprocess
 import sys
 
+import programs
 import pytest
 from compare_dumps import ROOT
 
@@ -29,9 +29,7 @@ program = load_program()
 
 
 def run(*args):
-    return subprocess.run(
-        [sys.executable, str(PROGRAM), *map(str, args)], capture_output=True, text=True, timeout=120
-    )
+    return programs.run(sys.executable, PROGRAM, *args, timeout=120)
 
 
 # ------------------------------------------------------------- full, partial

@@ -6,7 +6,6 @@ import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 
 import pytest
@@ -15,6 +14,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 sys.path.insert(0, str(ROOT / "bench"))
 import kernel_resources  # noqa: E402
+import programs  # noqa: E402
 import schema  # noqa: E402
 
 RULES = ROOT / "tests" / "kernels" / "build_rules"
@@ -27,8 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def run(*command, timeout=BUILD_TIMEOUT_S, **options):
-    return subprocess.run([str(c) for c in command], capture_output=True, text=True,
-                          timeout=timeout, cwd=ROOT, **options)  # fmt: skip
+    return programs.run(*command, timeout=timeout, cwd=ROOT, **options)
 
 
 def ok(done):
@@ -75,6 +74,16 @@ def test_the_device_path_on_an_emulated_device(tree):
     ok(build("emulated_capi_test"))
     text = ok(run(tree / "tests" / "emulated_capi_test", timeout=1200))
     assert re.search(r"\[  PASSED  \] [1-9]\d* tests", text), text[-4000:]
+
+
+def test_python_keeps_an_order_on_an_emulated_device(tree):
+    ok(build("emulated_library"))
+    environment = os.environ | {
+        "VCATTN_LIBRARY": str(tree / "tests" / "libvcattn_emulated.so"),
+        "PYTHONPATH": str(ROOT / "python"),
+    }
+    text = ok(run(sys.executable, ROOT / "tests" / "python" / "emulated_state.py", env=environment))
+    assert text.split() == ["kept"]
 
 
 def test_the_benchmark_on_an_emulated_device(tree, tmp_path):

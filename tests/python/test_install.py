@@ -3,9 +3,9 @@
 
 import pathlib
 import shutil
-import subprocess
 
 import pytest
+from programs import output_of
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build"
@@ -25,18 +25,10 @@ target_link_libraries(consumer PRIVATE vcattn::vcattn)
 """
 
 
-def run(*command, **kwargs) -> str:
-    done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, timeout=300, **kwargs
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def prefix(tmp_path_factory) -> pathlib.Path:
     where = tmp_path_factory.mktemp("prefix")
-    run("cmake", "--install", BUILD, "--prefix", where)
+    output_of("cmake", "--install", BUILD, "--prefix", where)
     return where
 
 
@@ -49,22 +41,22 @@ def version() -> str:
 def test_cmake_package(prefix, version, tmp_path):
     (tmp_path / "consumer.c").write_text(C_SOURCE)
     (tmp_path / "CMakeLists.txt").write_text(CMAKE_LISTS.format(version=version))
-    run("cmake", "-S", tmp_path, "-B", tmp_path / "b", f"-DCMAKE_PREFIX_PATH={prefix}")
-    run("cmake", "--build", tmp_path / "b")
-    assert run(tmp_path / "b" / "consumer").strip() == version
+    output_of("cmake", "-S", tmp_path, "-B", tmp_path / "b", f"-DCMAKE_PREFIX_PATH={prefix}")
+    output_of("cmake", "--build", tmp_path / "b")
+    assert output_of(tmp_path / "b" / "consumer").strip() == version
 
 
 def test_pkg_config(prefix, version, tmp_path):
     pc_file = next(prefix.rglob("vcattn.pc"))
     env = {"PATH": "/usr/bin:/bin", "PKG_CONFIG_PATH": str(pc_file.parent)}
-    assert run("pkg-config", "--modversion", "vcattn", env=env).strip() == version
-    flags = run("pkg-config", "--cflags", "--libs", "vcattn", env=env).split()
+    assert output_of("pkg-config", "--modversion", "vcattn", env=env).strip() == version
+    flags = output_of("pkg-config", "--cflags", "--libs", "vcattn", env=env).split()
     source = tmp_path / "consumer.c"
     source.write_text(C_SOURCE)
     program = tmp_path / "consumer"
-    run("cc", "-std=c99", "-Wall", "-Werror", "-pedantic", source, "-o", program, *flags)
+    output_of("cc", "-std=c99", "-Wall", "-Werror", "-pedantic", source, "-o", program, *flags)
     library = next(prefix.rglob("libvcattn.so")).parent
-    assert run(program, env={"LD_LIBRARY_PATH": str(library)}).strip() == version
+    assert output_of(program, env={"LD_LIBRARY_PATH": str(library)}).strip() == version
 
 
 @pytest.mark.parametrize("header", ["vca.h", "vca.hpp"])
@@ -72,7 +64,7 @@ def test_header_stands_alone(prefix, header, tmp_path):
     # Included first and alone: a header that leans on another include fails here.
     source = tmp_path / "alone.cpp"
     source.write_text(f"#include <vca/{header}>\n")
-    run("c++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
+    output_of("c++", "-std=c++20", "-Wall", "-Wextra", "-Werror", "-fsyntax-only",
         "-I", prefix / "include", source)
 
 
@@ -80,6 +72,6 @@ def test_command_is_installed_and_runs_from_the_prefix(prefix, version):
     command = prefix / "bin" / "vcattn"
     if not shutil.which("ldd"):
         pytest.skip("no ldd")
-    assert version in run(command, "--version")
+    assert version in output_of(command, "--version")
     # Nothing in it may point back to the build tree.
-    assert str(BUILD) not in run("ldd", command)
+    assert str(BUILD) not in output_of("ldd", command)

@@ -3,28 +3,20 @@
 
 import pathlib
 import re
-import subprocess
 import sys
 import zipfile
 
 import pytest
+from programs import output_of, run
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LIBRARY = ROOT / "build" / "lib" / "libvcattn.so"
 
 
-def run(*command, **kwargs) -> str:
-    done = subprocess.run(
-        [str(part) for part in command], capture_output=True, text=True, timeout=500, **kwargs
-    )
-    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> pathlib.Path:
     where = tmp_path_factory.mktemp("dist")
-    run(ROOT / "scripts" / "make_wheel.sh", LIBRARY, where)
+    output_of(ROOT / "scripts" / "make_wheel.sh", LIBRARY, where)
     (made,) = where.iterdir()
     return made
 
@@ -59,12 +51,12 @@ print(vcattn.version(), "torch" in sys.modules)
 
 
 def test_works_in_a_fresh_environment_as_in_the_checkout(wheel, tmp_path):
-    run(sys.executable, "-m", "venv", tmp_path / "venv")
+    output_of(sys.executable, "-m", "venv", tmp_path / "venv")
     python = tmp_path / "venv" / "bin" / "python"
-    run(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel, "numpy==2.2.6")
+    output_of(python, "-m", "pip", "install", "-q", "--disable-pip-version-check", wheel, "numpy==2.2.6")
     env = {"PATH": "/usr/bin:/bin"}
-    installed = run(python, "-c", CODE, env=env, cwd=tmp_path).splitlines()
-    checkout = run(
+    installed = output_of(python, "-c", CODE, env=env, cwd=tmp_path).splitlines()
+    checkout = output_of(
         sys.executable, "-c", CODE, env=env | {"PYTHONPATH": str(ROOT / "python")}, cwd=tmp_path
     ).splitlines()
     assert pathlib.Path(installed[0]).is_relative_to((tmp_path / "venv").resolve())
@@ -75,10 +67,9 @@ def test_works_in_a_fresh_environment_as_in_the_checkout(wheel, tmp_path):
 def test_packing_without_a_library_says_what_to_do(wheel, tmp_path):
     # The tools are there: the wheel of this module was made with them.
     python = ROOT / ".venv" / "wheel-tools" / "bin" / "python"
-    done = subprocess.run(
-        [python, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path,
-         ROOT / "python"],
-        capture_output=True, text=True, timeout=300,
+    done = run(
+        python, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-w", tmp_path,
+        ROOT / "python",
         env={"PATH": "/usr/bin:/bin", "VCATTN_LIBRARY": str(tmp_path / "none.so")},
     )  # fmt: skip
     assert done.returncode != 0 and "make build" in done.stdout + done.stderr

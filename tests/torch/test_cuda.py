@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Streams, graphs, devices and memory: what only a CUDA device can show (skipped elsewhere)."""
 
+import sys
+
 import pytest
 import torch
 import vcattn
 from common import assert_near, random_qkv
-from conftest import has_kernels
+from conftest import ROOT, has_kernels
 
 SHAPE = (1, 4, 1000, 128)
 
@@ -138,3 +140,113 @@ def test_workspace_is_given_back_and_is_what_the_receipt_says(cuda):
     used = torch.cuda.max_memory_allocated() - before
     # torch's allocator rounds a block up to 512 bytes.
     assert 0 <= used - vcattn.last_receipt().workspace_bytes < 512
+
+
+def test_group_state_lives_on_the_device_and_keeps_the_order(cuda):
+    q, k, v = random_qkv((1, 2, 1024, 128), device=cuda)
+    other = random_qkv((1, 2, 1024, 128), device=cuda, seed=9)[2]
+    policy = vcattn.Policy(steps=4, window=1, after="reuse")
+    state = vcattn.GroupState()
+    first = vcattn.attention(q, k, v, state=state, step=0, policy=policy)
+    assert torch.equal(first, vcattn.attention(q, k, v)) and "CUDA device 0" in repr(state)
+    kept = vcattn.attention(q, k, other, state=state, step=1, policy=policy)
+    assert not torch.equal(kept, vcattn.attention(q, k, other))  # another order than a fresh one
+    assert_near(kept, q, k, other)
+    # The step is a number on the device: one graph serves all steps.
+    step = torch.ones(1, dtype=torch.int32, device=cuda)
+    vcattn.attention(q, k, other, state=state, step=step, policy=policy)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = vcattn.attention(q, k, other, state=state, step=step, policy=policy)
+    step.fill_(2)
+    graph.replay()
+    assert torch.equal(out, kept)
+    state.reset()
+    step.fill_(0)
+    graph.replay()
+    assert torch.equal(out, vcattn.attention(q, k, other))
+
+
+def test_state_and_tensors_on_different_devices_are_refused(cuda):
+    q, k, v = random_qkv((1, 2, 256, 128))
+    state = vcattn.GroupState()
+    vcattn.attention(q, k, v, state=state, step=0)
+    with pytest.raises(vcattn.StateError, match="lives on device -1"):
+        vcattn.attention(*(x.to(cuda) for x in (q, k, v)), state=state, step=0)
+
+
+@pytest.fixture
+def wan_on_the_device(cuda):
+    diffusers = pytest.importorskip("diffusers")
+    sys.path.insert(0, str(ROOT / "examples"))
+    import tiny_pipelines as tiny
+
+    diffusers.utils.logging.set_verbosity_error()
+    pipe = tiny.wan().to(cuda)
+    pipe.set_progress_bar_config(disable=True)
+    inputs = tiny.wan_inputs(steps=4)
+    for name in ("prompt_embeds", "negative_prompt_embeds"):
+        inputs[name] = inputs[name].to(cuda)
+
+    def latents():
+        inputs["generator"].manual_seed(5)
+        return torch.as_tensor(pipe(**inputs | {"output_type": "latent"}).frames)
+
+    return pipe, latents
+
+
+def test_wan_pipeline_keeps_its_orders_on_the_device(wan_on_the_device):
+    from vcattn.integrations import diffusers as vc
+
+    pipe, latents = wan_on_the_device
+    native = latents()
+    vc.enable(pipe, min_keys=100)
+    ours = latents()
+    receipt = vcattn.last_receipt()
+    counts = vc.report(pipe)
+    states = [layer.states for layer in vc._attached[pipe].layers if layer.states]
+    assert torch.equal(latents(), ours)  # a new generation begins with new orders
+    vc.disable(pipe)
+    assert receipt.target == "sm90"
+    used = [c for c in counts.values() if "vcattn" in c]
+    assert len(used) == len(states) == 4 and all(set(s) == {0, 1} for s in states)
+    assert sum(c["vcattn"] for c in used) == 2 * 2 * 4  # layers x branches x steps
+    assert torch.equal(latents(), native)
+    assert 0 < (ours - native).norm() < native.norm()
+
+
+def test_default_of_min_keys_is_where_auto_begins(cuda, monkeypatch):
+    from vcattn.integrations import _common
+
+    monkeypatch.delenv("VCATTN_AUTO")
+    _common.shortest_auto.cache_clear()
+    try:
+        for state in (False, True):
+            keys = _common.break_even_keys(state)
+            shapes = [torch.empty(1, 1, n, 128, dtype=torch.bfloat16, device=cuda) for n in (keys - 1, keys)]
+            refused, taken = (vcattn.explain(x, x, x) for x in shapes)
+            if state is False and keys > _common.MIN_KEYS:
+                assert "declines" in refused and "chosen" not in refused
+            assert "chosen" in taken
+    finally:
+        _common.shortest_auto.cache_clear()
+
+
+def test_rotation_inside_the_call_on_the_device(wan_on_the_device, cuda):
+    """Rotated before or inside, FP32 queries and keys differ by roundings, which move some INT8
+    codes of 127 by one: 2^-7 in each of the two layers, to first order."""
+    from vcattn.integrations import diffusers as vc
+
+    model = wan_on_the_device[0].transformer
+    generator = torch.Generator().manual_seed(3)
+    latents, prompt = (torch.randn(shape, generator=generator).to(cuda)
+                       for shape in ((1, 16, 3, 16, 12), (1, 24, 32)))  # fmt: skip
+    results = []
+    for fuse in (True, False):
+        vc.enable(model, min_keys=100, fuse_rope=fuse)
+        with torch.no_grad():
+            results.append(model(latents, torch.tensor([500], device=cuda), prompt).sample)
+        vc.disable(model)
+    fused, before = results
+    assert (fused - before).norm() < 2 * 2.0**-7 * before.norm()

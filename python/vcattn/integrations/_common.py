@@ -10,8 +10,8 @@ import torch
 import vcattn
 from vcattn import _capi as capi
 
-# Fewer keys than this leave too little work to pay for quantising. Chosen so that the 512 text
-# tokens of Wan2.2's and LongCat's cross attention stay native; not a measured break-even.
+# Without a CUDA device there is nothing to gain; this only keeps the 512 text tokens of Wan2.2's and
+# LongCat's cross attention native there too, as on a device (break_even_keys).
 MIN_KEYS = 1024
 MAX_HEAD_DIM = 128
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -33,18 +33,47 @@ def key_mask_of(attn_mask: torch.Tensor, batch: int, keys: int) -> torch.Tensor 
     return mask[:, 0, 0] if mask.shape[0] in (1, batch) else None
 
 
-@functools.lru_cache(maxsize=64)
-def keeps_order(device: torch.device, recipe: str) -> bool:
-    """Whether the kernels of this device take a group state in this version of the library."""
-    if device.type == "cpu":
-        return True
-    desc = capi.AttnDesc(device=torch.cuda.current_device() if device.index is None else device.index)
+def _runs(device: int, recipe: str, tokens: int, state: bool) -> bool:
+    """Whether the library takes a call of one head of so many tokens, head_dim 128."""
+    desc = capi.AttnDesc(device=device)
     desc.recipe, desc.hadamard = capi.parse_recipe(recipe)
-    view = capi.tensor(None, capi.Dtype.BF16, (1, 1, 128, 128), (16384, 16384, 128, 1))
+    strides = (128 * tokens, 128 * tokens, 128, 1)
+    view = capi.tensor(None, capi.Dtype.BF16, (1, 1, tokens, 128), strides)
     desc.q = desc.k = desc.v = desc.o = view
-    desc.state = desc.step = 64  # addresses that a query does not follow
+    if state:
+        desc.state = desc.step = 64  # addresses that a query does not follow
     try:
         capi.query(desc)
     except vcattn.UnsupportedError:
         return False
     return True
+
+
+@functools.lru_cache(maxsize=64)
+def keeps_order(device: torch.device, recipe: str) -> bool:
+    """Whether the kernels of this device take a group state in this version of the library."""
+    if device.type == "cpu":
+        return True
+    ordinal = torch.cuda.current_device() if device.index is None else device.index
+    return _runs(ordinal, recipe, 128, state=True)
+
+
+@functools.lru_cache(maxsize=16)
+def shortest_auto(device: int, state: bool) -> int | None:
+    """The fewest tokens that recipe "auto" takes on a CUDA device, from the library's own table of
+    break-even lengths (found by asking, as the C ABI has no call for it); None: it takes none."""
+    low, high = 0, 1 << 19  # declined, taken
+    if not _runs(device, "auto", high, state):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _runs(device, "auto", middle, state) else (middle, high)
+    return high
+
+
+def break_even_keys(state: bool) -> int:
+    """From how many keys on calls run on vcattn by default: where recipe "auto" begins on the current
+    CUDA device, MIN_KEYS where there is no device with kernels."""
+    if not torch.cuda.is_available():
+        return MIN_KEYS
+    return max(MIN_KEYS, shortest_auto(torch.cuda.current_device(), state) or 0)

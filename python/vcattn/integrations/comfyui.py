@@ -19,7 +19,7 @@ import torch
 
 import vcattn
 
-from ._common import DTYPES, MAX_HEAD_DIM, MIN_KEYS, keeps_order, key_mask_of
+from ._common import DTYPES, MAX_HEAD_DIM, break_even_keys, keeps_order, key_mask_of
 
 
 class AttentionOverride:
@@ -28,6 +28,7 @@ class AttentionOverride:
     recipe: as in ``vcattn.attention``. window: regroup values during the first ``window`` steps of
     a sampling run; 0: the default, a quarter of them; -1: every call groups anew. skip_layers:
     block numbers that stay with ComfyUI (-1 is the last). first_steps: steps at the start that do.
+    min_keys: as in ``integrations.diffusers.enable``.
     counts: calls so far, by who ran them.
     """
 
@@ -37,14 +38,15 @@ class AttentionOverride:
         window: int = 0,
         skip_layers: Collection[int] = (),
         first_steps: int = 0,
-        min_keys: int = MIN_KEYS,
+        min_keys: int | None = None,
     ) -> None:
         from vcattn import _capi
 
         _capi.parse_recipe(recipe)
         self.recipe, self.window = recipe, window
         self.skip_layers = frozenset(skip_layers)
-        self.first_steps, self.min_keys = first_steps, min_keys
+        self.first_steps = first_steps
+        self.min_keys = break_even_keys(state=window >= 0) if min_keys is None else min_keys
         self.counts: Counter[str] = Counter()
         self._run: Any = None  # the tensors that told run and step, kept for their identity
         self._sigma: Any = None

@@ -31,7 +31,7 @@ import vcattn
 from vcattn._capi import parse_recipe
 from vcattn._errors import refuse
 
-from .._common import MIN_KEYS
+from .._common import MIN_KEYS, break_even_keys
 from . import _backend, _models, _rope
 from ._backend import Layer, Options, register
 from ._clock import Clock
@@ -105,7 +105,7 @@ def enable(
     policy: vcattn.Policy | bool | None = None,
     skip_layers: Iterable[int | str] = (),
     first_steps_bf16: int = 0,
-    min_keys: int = MIN_KEYS,
+    min_keys: int | None = None,
     fuse_rope: bool = True,
 ) -> None:
     """Attention of a pipeline's transformers (or of one model) runs on vcattn from now on.
@@ -121,7 +121,8 @@ def enable(
         skip_layers: layers that stay native: positions among the self-attention layers (-1 is the
             last), or patterns of module names ("transformer_blocks.0.*").
         first_steps_bf16: denoising steps at the start that stay native.
-        min_keys: calls with fewer keys stay native (cross attention to a prompt).
+        min_keys: calls with fewer keys stay native (cross attention to a prompt). None: where
+            recipe "auto" begins on the current CUDA device; 1024 without one.
         fuse_rope: queries and keys are rotated inside the call, in FP32, instead of before it
             (Wan, HunyuanVideo-1.5, MiniMax-H3; eager execution on one device). False: the model
             rotates and rounds to its dtype, as without vcattn.
@@ -139,6 +140,9 @@ def enable(
         raise refuse("no attention module goes through diffusers' dispatch", list(models), "others")
     skipped = _skipped(modules, skip_layers)
     attachment = _Attachment()
+    scheduler = getattr(target, "scheduler", None)
+    if min_keys is None:
+        min_keys = break_even_keys(state=scheduler is not None and policy is not False)
     options = Options(recipe, policy, first_steps_bf16, min_keys)
     for name, module in modules.items():
         if name not in skipped:
@@ -151,7 +155,6 @@ def enable(
         undo = _rope.follow_rope(model, attachment.ropes) if fuse_rope else None
         if undo is not None:
             attachment.undo.append(undo)
-    scheduler = getattr(target, "scheduler", None)
     if scheduler is not None:
         attachment.clock.follow_scheduler(scheduler)
     _attached[target] = attachment

@@ -18,7 +18,14 @@ from diffusers.models import attention_dispatch as dispatch
 
 import vcattn
 
-from .._common import DTYPES, MAX_HEAD_DIM, MIN_KEYS, keeps_order, key_mask_of
+from .._common import (
+    DTYPES,
+    MAX_HEAD_DIM,
+    MIN_KEYS,
+    break_even_keys,
+    keeps_order,
+    key_mask_of,
+)
 from ._clock import Clock
 from ._rope import Ropes, rotate
 
@@ -76,7 +83,8 @@ def register() -> Any:
     vcattn.version()
     member = _member(NAME, listed=True)
     if member not in dispatch._AttentionBackendRegistry._backends:
-        layer = Layer(NAME, Options(), Clock(), dispatch.AttentionBackendName.NATIVE)
+        options = Options(min_keys=break_even_keys(state=False))
+        layer = Layer(NAME, options, Clock(), dispatch.AttentionBackendName.NATIVE)
         _enter(member, layer)
     return member
 
