@@ -120,10 +120,10 @@ class Consumer {
 #pragma unroll
       for (int i = 4 * kStep; i < 4 * kStep + 4; ++i) ptx::keep(p_codes_[i]);
     }
-    const ptx::MatrixDesc v = ptx::advance(
-        ptx::advance(ptx::matrix_desc(smem_ + C.v_offset(0), ptx::Swizzle::b128),
-                     stage_.index() * C.stage_bytes()),
-        32u * kStep);
+    const ptx::MatrixDesc v =
+        ptx::advance(ptx::advance(ptx::matrix_desc(smem_ + C.v_offset(0), ptx::Swizzle::b128),
+                                  stage_.index() * C.stage_bytes()),
+                     32u * kStep);
     const uint32_t* p = p_codes_ + 4 * kStep;
     ptx::wgmma_fence();
     if constexpr (C.real_exp() && C.d == 128)

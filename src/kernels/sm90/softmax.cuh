@@ -102,8 +102,8 @@ VCA_DEVICE float rescale_factor(float d, ptx::SmemAddr table) {
 }
 
 // What the dots of the code line start from in the accumulators: the bits of 1.5 * 2^23. A dot
-// added to them is the float 1.5 * 2^23 + dot, so no conversion stands between QK and the FFMAs. The
-// 64 moves cost what 64 conversions do, but issue between F2IPs, where slots are free.
+// added to them is the float 1.5 * 2^23 + dot, so no conversion stands between QK and the FFMAs.
+// The 64 moves cost what 64 conversions do, but issue between F2IPs, where slots are free.
 inline constexpr int32_t kScoreOffset = 0x4B400000;
 VCA_DEVICE void offset_scores(int32_t (&s)[64]) {
 #pragma unroll
