@@ -394,6 +394,19 @@ def test_the_kept_order_is_used_and_policy_false_groups_anew():
     assert not torch.equal(results["fresh"], results["every step"])
 
 
+def test_grouping_is_passed_on():
+    model, inputs = tiny.wan().transformer, wan_model_inputs()
+    results = {}
+    for grouping in (None, "auto", "identity"):
+        vc.enable(model, min_keys=100, grouping=grouping)
+        results[grouping] = run_model(model, inputs)
+        vc.disable(model)
+    assert torch.equal(results[None], results["auto"])
+    assert not torch.equal(results["identity"], results["auto"])
+    with pytest.raises(ValueError, match="grouping"):
+        vc.enable(model, grouping="sorted")
+
+
 def test_first_steps_stay_native():
     pipe, inputs = tiny.wan(), tiny.wan_inputs(steps=4)
     native = latents_of(pipe, inputs)

@@ -28,7 +28,7 @@ import torch
 from diffusers.models.modeling_utils import ModelMixin
 
 import vcattn
-from vcattn._capi import parse_recipe
+from vcattn._capi import parse_grouping, parse_recipe
 from vcattn._errors import refuse
 
 from .._common import MIN_KEYS, break_even_keys
@@ -107,6 +107,7 @@ def enable(
     first_steps_bf16: int = 0,
     min_keys: int | None = None,
     fuse_rope: bool = True,
+    grouping: str | None = None,
 ) -> None:
     """Attention of a pipeline's transformers (or of one model) runs on vcattn from now on.
 
@@ -126,6 +127,8 @@ def enable(
         fuse_rope: queries and keys are rotated inside the call, in FP32, instead of before it
             (Wan, HunyuanVideo-1.5, MiniMax-H3; eager execution on one device). False: the model
             rotates and rounds to its dtype, as without vcattn.
+        grouping: as in ``vcattn.attention``. "identity" leaves values in token order, which costs
+            nothing: for compiled models, which would form a new order in every call.
 
     Raises: InvalidArgumentError when nothing can be enabled, a layer does not exist, or the
         target is enabled already.
@@ -133,6 +136,8 @@ def enable(
     if target in _attached:
         raise refuse("vcattn is enabled already", type(target).__name__, "disable(target) first")
     parse_recipe(recipe)
+    if grouping is not None:
+        parse_grouping(grouping)
     register()
     models = _models_of(target)
     modules = _attention_modules(models)
@@ -143,7 +148,7 @@ def enable(
     scheduler = getattr(target, "scheduler", None)
     if min_keys is None:
         min_keys = break_even_keys(state=scheduler is not None and policy is not False)
-    options = Options(recipe, policy, first_steps_bf16, min_keys)
+    options = Options(recipe, policy, first_steps_bf16, min_keys, grouping)
     for name, module in modules.items():
         if name not in skipped:
             _attach(attachment, name, module.processor, options, fuse_rope)

@@ -40,6 +40,7 @@ class Options:
     policy: vcattn.Policy | bool | None = None
     first_steps_bf16: int = 0
     min_keys: int = MIN_KEYS
+    grouping: str | None = None
 
 
 @dataclass
@@ -199,6 +200,7 @@ def _function(layer: Layer) -> Callable[..., Any]:
             key_mask=mask,
             segments=segments,
             rope=layer.rope,
+            grouping=layer.options.grouping,
             return_lse=return_lse,
             **({} if parallel else _state(layer, query, key)),
         )
