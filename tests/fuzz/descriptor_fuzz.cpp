@@ -102,9 +102,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   vca_attn_desc d = vca_attn_desc_init();
   if (rare(in)) d.struct_size = in.take<size_t>();
   // Mostly small, so that a second holds thousands of calls; sometimes more than a block of keys.
-  const int64_t b = extent(in, 2), h_kv = extent(in, 2), group = extent(in, 2),
-                s_q = extent(in, 16);
-  const int64_t s_kv = in.pick(2) != 0 ? s_q : extent(in, in.pick(32) != 0 ? 24 : 300);
+  int64_t b = extent(in, 2), h_kv = extent(in, 2), s_q = extent(in, 16);
+  const int64_t group = extent(in, 2);
+  int64_t s_kv = in.pick(2) != 0 ? s_q : extent(in, in.pick(32) != 0 ? 24 : 300);
   const int64_t dim = rare(in) ? extent(in, 2) : 1 + in.pick(in.pick(32) != 0 ? 13 : 128);
   int64_t h_q = 0;
   if (__builtin_mul_overflow(h_kv, group, &h_q)) h_q = 1;
@@ -113,6 +113,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   d.k = tensor(in, buffers, like_k, false);
   d.v = tensor(in, buffers, like_k, false);
   d.o = tensor(in, buffers, like_q, true);
+  // A tensor may have got a shape of its own; the library goes by these axes.
+  b = d.q.shape[0], h_q = d.q.shape[1], s_q = d.q.shape[2];
+  h_kv = d.k.shape[1], s_kv = d.k.shape[2];
   d.k.dtype = d.v.dtype = rare(in) ? d.k.dtype : d.q.dtype;
   // The buffers were made for their own types; widening them needs new ones.
   for (vca_tensor* t : {&d.k, &d.v})
