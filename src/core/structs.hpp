@@ -10,7 +10,8 @@
 
 namespace vca::core {
 
-inline constexpr size_t kMaxStructBytes = 1u << 16;
+// Far above any version's; a struct_size that nobody set must not lead far beyond the struct.
+inline constexpr size_t kMaxStructBytes = 1u << 12;
 
 // The caller's input struct as this version knows it. Shorter than ours: the missing tail means
 // "default" (zero). Longer: allowed when what we do not know is zero. `oldest` is the size of the

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Errors of the NVFP4 recipes (docs/numerics.md F11) on the calibrated tensors and on a captured
+// Errors of the NVFP4 recipes (docs/numerics.md F12) on the calibrated tensors and on a captured
 // head of the bundled video DiT, and the choices that rest on them: query means, rotation,
 // micro-scale and ExpCast4 (docs/decisions/0007, 0008). The figures stand in docs/accuracy-4bit.md.
 #include <gtest/gtest.h>
@@ -17,8 +17,6 @@ namespace {
 
 using namespace spec;
 using test::CalibratedHead;
-
-constexpr int64_t kRows = 32;
 
 Recipe variant(RecipeId id, const char* name) {
   Recipe r = recipe(id);
@@ -69,6 +67,10 @@ std::vector<Recipe> choices() {
 // VCA_STUDY=1 measures the choices on three seeds (some ten minutes) and asserts nothing.
 bool study() { return std::getenv("VCA_STUDY") != nullptr; }
 
+// A few peaky rows decide the error of a head: the ratio of two recipes on one head has a standard
+// error of 0.06 to 0.16 with 32 rows, of 0.03 to 0.09 with 128 (docs/accuracy-4bit.md).
+int64_t rows_of_head() { return study() ? 32 : 128; }
+
 const std::vector<Recipe>& recipes() {
   static const std::vector<Recipe> all = study() ? choices() : shipped();
   return all;
@@ -117,7 +119,7 @@ std::unique_ptr<CalibratedHead> captured() {
     const auto* data = static_cast<const uint16_t*>(file.data(file.require(name)));
     for (int64_t i = 0; i < t.n * test::kHeadDim; ++i) into->push_back(bf16_decode(data[i]));
   }
-  return std::make_unique<CalibratedHead>(std::move(t), kRows);
+  return std::make_unique<CalibratedHead>(std::move(t), rows_of_head());
 }
 
 const std::vector<Case>& cases() {
@@ -129,7 +131,8 @@ const std::vector<Case>& cases() {
       for (const test::Family family : test::kFamilies) {
         std::unique_ptr<CalibratedHead> first;
         for (const double n_eff : {30.0, 300.0}) {
-          auto h = std::make_unique<CalibratedHead>(family, test::kSmallGrid, n_eff, seed, kRows);
+          auto h = std::make_unique<CalibratedHead>(family, test::kSmallGrid, n_eff, seed,
+                                                    rows_of_head());
           if (first != nullptr) first->share_orders(*h);
           out.push_back(measure(*h, std::string(to_string(family)) + " n_eff " +
                                         std::to_string(std::lrint(h->tensors.n_eff))));
@@ -139,6 +142,22 @@ const std::vector<Case>& cases() {
     return out;
   }();
   return all;
+}
+
+// The definition of F12: one error of a recipe over all sampled rows and heads of a set of tensors,
+// sqrt(sum |o - o*|^2) / sqrt(sum |o*|^2), as a ratio of two recipes. A set: the heads whose names
+// begin with `set`.
+double pooled_ratio(const std::string& set, std::string_view a, std::string_view b) {
+  std::vector<RowDiagnosis> of_a, of_b;
+  for (const Case& c : cases()) {
+    if (c.name.rfind(set, 0) != 0) continue;
+    of_a.insert(of_a.end(), c.of.at(a).rows.begin(), c.of.at(a).rows.end());
+    of_b.insert(of_b.end(), c.of.at(b).rows.begin(), c.of.at(b).rows.end());
+  }
+  const double ratio = summarise(of_a).rel_l2 / summarise(of_b).rel_l2;
+  printf("%-6s %-12s / %-8s %.3f over %zu rows\n", set.c_str(), a.data(), b.data(), ratio,
+         of_a.size());
+  return ratio;
 }
 
 // Geometric means over the cases of error ratios, with the standard error over the cases: of the
@@ -184,11 +203,12 @@ TEST(Fp4Errors, Budgets) {
   for (const Case& c : cases())
     for (const char* name : {"fp4", "vc4-paper", "vc4", "vc4-int8qk"})
       printf("%-20s %s / sage3 %.3f\n", c.name.c_str(), name, c.ratio(name, "sage3"));
-  for (const Case& c : cases()) {
-    EXPECT_LT(c.ratio("vc4-paper", "sage3"), 1.0) << c.name;
-    EXPECT_LE(c.ratio("vc4-int8qk", "sage3"), 0.6) << c.name;
+  // Calibrated sets of 16,384 tokens: each family, and all of them ("G"); the captured head.
+  for (const char* set : {"GA", "GB", "GC", "G", "DiT"}) {
+    EXPECT_LT(pooled_ratio(set, "vc4-paper", "sage3"), 1.0) << set;
+    EXPECT_LE(pooled_ratio(set, "vc4", "sage3"), 0.92) << set;
+    EXPECT_LE(pooled_ratio(set, "vc4-int8qk", "sage3"), 0.6) << set;
   }
-  EXPECT_LE(ratio("vc4", "sage3").rel_l2, 0.92);
 }
 
 }  // namespace

@@ -9,9 +9,11 @@
 
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <vector>
 
 #include "spec/codes.hpp"
+#include "spec/fp4.hpp"
 
 namespace vca::spec {
 namespace {
@@ -28,17 +30,25 @@ std::vector<float> inputs() {
   return out;
 }
 
-TEST(CudaFp8Host, E4m3EncodeIsTheSameByte) {
-  for (float x : inputs()) {
-    const uint8_t theirs = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
-    if (std::isnan(x)) {
-      // Policies differ: cuda_fp8.h gives 0x7F always, the specification keeps the sign.
-      ASSERT_EQ(theirs, 0x7F);
-      ASSERT_EQ(e4m3_encode(x) & 0x7F, 0x7F);
-      continue;
-    }
-    ASSERT_EQ(e4m3_encode(x), theirs) << x;
+void compare_e4m3(float x) {
+  const uint8_t theirs = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
+  if (std::isnan(x)) {
+    // Policies differ: cuda_fp8.h gives 0x7F always, the specification keeps the sign.
+    ASSERT_EQ(theirs, 0x7F);
+    ASSERT_EQ(e4m3_encode(x) & 0x7F, 0x7F);
+    ASSERT_EQ(ue4m3_encode(x), 0x7F);
+    return;
   }
+  ASSERT_EQ(e4m3_encode(x), theirs) << x;
+  ASSERT_EQ(ue4m3_encode(x), std::signbit(x) ? 0 : theirs) << x;
+}
+
+// E4M3, and UE4M3, which is its positive half. All 2^32 floats with VCA_EXHAUSTIVE set.
+TEST(CudaFp8Host, E4m3EncodeIsTheSameByte) {
+  for (const float x : inputs()) compare_e4m3(x);
+  if (std::getenv("VCA_EXHAUSTIVE") == nullptr) return;
+  for (uint64_t bits = 0; bits < (uint64_t{1} << 32) && !HasFatalFailure(); ++bits)
+    compare_e4m3(float_from_bits(static_cast<uint32_t>(bits)));
 }
 
 TEST(CudaFp8Host, E4m3DecodeIsTheSameValue) {
