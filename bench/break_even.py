@@ -37,7 +37,7 @@ LENGTHS = (512, 1024, 2048, 4096, 8192, 16384, 32768)
 HEADS = (8, 24, 40)
 CALLS, ROUNDS = 6, 2
 # Shorter turns than a full run's: clock and power of so short ones mean nothing and are not kept.
-TURN_S, LEAD_S = 0.02, 0.01
+TURN_S, LEAD_S, MAX_CALLS = 0.015, 0.01, 24
 
 
 def problem_list() -> dict[str, object]:
@@ -68,7 +68,7 @@ def measure_all(budget_s: float, say) -> tuple[list[dict], dict[str, str]]:
     """Rows of whole calls, and the texts of the problems that they are of."""
     from peers import cuda, session
 
-    measure.TURN_S, measure.LEAD_S = TURN_S, LEAD_S
+    measure.EXTRA_TURN_S, measure.LEAD_S, measure.MAX_CALLS_A_TURN = TURN_S, LEAD_S, MAX_CALLS
     begun, known = time.monotonic(), peers.adapters()
     adapters = {}
     for impl in (*OURS, *BASELINES):

@@ -23,12 +23,13 @@ ROUNDS = 3
 WANTED_CALLS = 30
 # Of a cell that a full run does not need: enough for a median, not for a claim.
 EXTRA_CALLS = 9
-# A turn is at least this long, so that a few samples of clock and power fall into it.
-TURN_S = 0.06
+# A turn is at least this long, so that a few samples of clock and power fall into it; shorter where
+# a cell has few calls anyway.
+TURN_S, EXTRA_TURN_S = 0.06, 0.02
 # Untimed calls at the beginning of a turn: at least this long, at least one.
 LEAD_S = 0.02
-# More would overflow the queue that a turn fills ahead of the GPU (cuda.Timer).
-MAX_CALLS_A_TURN = 100
+# More would overflow the queue that a turn fills ahead of the GPU (cuda.Timer), or take long to fill.
+MAX_CALLS_A_TURN = 60
 
 
 @dataclasses.dataclass
@@ -58,7 +59,8 @@ def lead_calls(call_s: float) -> int:
 
 def calls_a_turn(call_s: float, calls: int, rounds: int) -> int:
     """Timed calls of a turn: a cell's `calls` spread over the rounds, more of short ones."""
-    return min(max(math.ceil(calls / rounds), math.ceil(TURN_S / call_s)), MAX_CALLS_A_TURN)
+    least_s = TURN_S if calls > EXTRA_CALLS else EXTRA_TURN_S
+    return min(max(math.ceil(calls / rounds), math.ceil(least_s / call_s)), MAX_CALLS_A_TURN)
 
 
 def pass_s(call_s: list[float], calls: list[int], rounds: int) -> float:

@@ -89,6 +89,7 @@ def test_a_cell_gets_at_least_its_calls(call_s, calls):
 
 def test_short_calls_get_turns_long_enough_for_the_sensors():
     assert measure.calls_a_turn(1e-3, 30, 3) * 1e-3 == pytest.approx(measure.TURN_S)
+    assert measure.calls_a_turn(1e-3, 9, 3) * 1e-3 == pytest.approx(measure.EXTRA_TURN_S)
     assert measure.lead_calls(1e-3) * 1e-3 == pytest.approx(measure.LEAD_S)
     assert measure.lead_calls(0.2) == 1
 
