@@ -116,6 +116,38 @@ def minimax_h3_inputs(seed: int = 1) -> dict:
     }
 
 
+def minimax_h3_pipeline(seed: int = 0) -> diffusers.ModularPipeline:
+    """diffusers' modular pipeline of MiniMax-H3 from the prompt's embeddings to the latents."""
+    from diffusers.modular_pipelines import SequentialPipelineBlocks
+    from diffusers.modular_pipelines.minimax_h3 import before_denoise, denoise
+
+    class TextToLatents(SequentialPipelineBlocks):
+        model_name = "minimax-h3"
+        block_classes = [
+            before_denoise.MiniMaxH3PrepareLayoutStep, before_denoise.MiniMaxH3PrepareLatentsStep,
+            before_denoise.MiniMaxH3SetTimestepsStep, denoise.MiniMaxH3DenoiseStep,
+        ]  # fmt: skip
+        block_names = ["layout", "latents", "timesteps", "denoise"]
+
+    pipe = TextToLatents().init_pipeline()
+    pipe.update_components(
+        transformer=minimax_h3(seed), scheduler=diffusers.MiniMaxH3Scheduler(shift=12.0),
+        audio_scheduler=diffusers.MiniMaxH3Scheduler(shift=3.0),
+    )  # fmt: skip
+    return pipe
+
+
+def minimax_h3_pipeline_inputs(steps: int = 3, seed: int = 1) -> dict:
+    """20 text rows, 414 audio rows (the shortest clip is 5 s), 148 video rows; steps - 1 forwards."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        "prompt_embeds": torch.randn(1, 20, 32, generator=generator),
+        "text_token_tags": torch.ones(20, dtype=torch.long), "height": 64, "width": 64,
+        "num_frames": 124, "num_inference_steps": steps, "generator": generator,
+        "output": "latents",
+    }  # fmt: skip
+
+
 def wan_for_fidelity() -> tuple:
     """For `python -m vcattn.fidelity examples/tiny_pipelines.py:wan_for_fidelity`: the pipeline and
     its inputs; the prompt's characters stand in for a text encoder."""

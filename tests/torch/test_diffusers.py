@@ -433,6 +433,27 @@ def test_hunyuan_pipeline_end_to_end_with_exact_arithmetic():
     assert error(ours, native) < 3 * 2 * 6 * FP32_CHAIN
 
 
+def test_minimax_h3_modular_pipeline_with_exact_arithmetic_and_kept_orders():
+    pipe = tiny.minimax_h3_pipeline()
+
+    def latents():
+        return pipe(**tiny.minimax_h3_pipeline_inputs())
+
+    native = latents()
+    for recipe, budget in (("exact", 2 * FP32_CHAIN), ("vc8", 2 * 2 * NEAR)):  # two steps, two layers
+        vc.enable(pipe, recipe=recipe, min_keys=100)
+        ours = latents()
+        counts, attachment = vc.report(pipe), vc._attached[pipe]
+        assert 0 < error(ours, native) < budget
+        assert all(counts[f"transformer.{layer}"] == {"vcattn": 2} for layer in OWN["minimax_h3"])
+        assert (attachment.clock.step, attachment.clock.steps) == (2, 2)
+        layers = [layer for layer in attachment.layers if "refiner" not in layer.name]
+        assert all(set(layer.states) == {0} for layer in layers)  # guidance is distilled: one branch
+        assert [kind for _, _, kind in layers[0].segments] == ["text", "text", "video"]
+        vc.disable(pipe)
+    assert torch.equal(latents(), native)
+
+
 def test_frames_come_out_of_the_vae():
     pipe = tiny.wan()
     pipe.set_progress_bar_config(disable=True)
