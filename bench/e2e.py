@@ -157,7 +157,7 @@ class Run:
                     for grouping in ("cold", "warm", "kept"):
                         if grouping == "kept":
                             self.steps_to_kept()
-                        self.short_call(recipe, grouping, measured)
+                        self.short_call(recipe, linears, grouping, measured)
                         self.case.advance()
             self.case.begin()
             self.one(recipe, linears, "cold")
@@ -171,7 +171,7 @@ class Run:
         finally:
             self.disable()
 
-    def short_call(self, recipe: str, grouping: str, measured: bool) -> None:
+    def short_call(self, recipe: str, linears: str, grouping: str, measured: bool) -> None:
         if not measured or self.device != "cuda":
             with torch.no_grad():
                 self.case.call()
@@ -182,8 +182,9 @@ class Run:
             self.say(f"no profile: {e}")
             return
         layers = min(WARM_LAYERS, self.case.layers)
-        self.parts[recipe, grouping] = {k: round(ms / layers, 3) for k, ms in parts.items() if k != "rest"}
-        self.say(f"{recipe} {grouping}: {self.parts[recipe, grouping]} ms a call by kernel")
+        each = {k: round(ms / layers, 3) for k, ms in parts.items() if k != "rest"}
+        self.parts[recipe, linears, grouping] = each
+        self.say(f"{recipe} {grouping}: {each} ms a call by kernel")
 
     def warm_native(self, name: str) -> None:
         with self.case.short(WARM_LAYERS):
@@ -250,7 +251,7 @@ class Run:
     def write(self) -> None:
         self.model["rows"] = [
             {"attention": a, "linears": l, "grouping": g, "forward_ms": t.forward_ms,
-             "attention_ms": t.attention_ms, "parts_ms": self.parts.get((a, g)),
+             "attention_ms": t.attention_ms, "parts_ms": self.parts.get((a, l, g)),
              "peak_gib": t.peak_gib, "clock_mhz": t.clock_mhz, "power_w": t.power_w}
             for (a, l, g), t in self.timed.items()
         ]  # fmt: skip

@@ -160,11 +160,25 @@ def check(data: Any, name: str = "result") -> None:
 
 
 def to_text(data: dict) -> str:
-    """JSON with one row a line."""
-    text = json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False)
-    # Objects of numbers and lists of times on one line each.
-    text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", lambda m: "[" + re.sub(r"\s+", " ", m[1]) + "]", text)
-    return re.sub(r"\{\s+([^{}]*?)\s+\}", lambda m: "{" + re.sub(r"\s*\n\s*", " ", m[1]) + "}", text) + "\n"
+    """JSON with one row, clip or field of a model a line."""
+
+    def plain(value: Any) -> str:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+    def listed(values: list, indent: str) -> str:
+        rows = ",\n".join(f"{indent} {plain(v)}" for v in values)
+        return f"[\n{rows}\n{indent}]" if values else "[]"
+
+    models = []
+    for model in data["models"]:
+        lines = [
+            f"   {plain(k)}: {listed(v, '   ') if k in ('rows', 'clips') else plain(v)}"
+            for k, v in model.items()
+        ]
+        models.append("  {\n" + ",\n".join(lines) + "\n  }")
+    head = [f" {plain(k)}: {plain(v)}" for k, v in data.items() if k != "models"]
+    body = ' "models": [\n' + ",\n".join(models) + "\n ]"
+    return "{\n" + ",\n".join([*head, body]) + "\n}\n"
 
 
 def write(path: pathlib.Path, data: dict) -> None:
