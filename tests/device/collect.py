@@ -78,9 +78,20 @@ def counts_of_gtest(report: dict) -> dict[str, int]:
 
 
 def one_run(logs: pathlib.Path, name: str) -> dict | None:
-    """Counts, exit code and seconds of one program; None when it did not run."""
-    if not (logs / f"{name}.rc").is_file():
+    """Counts, exit code and seconds of one program; None when it did not run. A program that ran in
+    parts (NAME.PART) has their sums, the largest exit code and the longest time."""
+    parts = sorted(p.name.removesuffix(".rc") for p in logs.glob(f"{name}.*rc"))
+    runs = [one_part(logs, part) for part in parts]
+    if not runs:
         return None
+    return {
+        **{key: sum(run[key] for run in runs) for key in COUNTS},
+        "exit": max(run["exit"] for run in runs),
+        "seconds": max(run["seconds"] for run in runs),
+    }
+
+
+def one_part(logs: pathlib.Path, name: str) -> dict:
     rc, seconds = (logs / f"{name}.rc").read_text().split()
     text = (logs / f"{name}.log").read_text(errors="replace")
     try:

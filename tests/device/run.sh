@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs the device tests on a machine with a GPU of compute capability 9.0 and writes one result file.
 #
-#   tests/device/run.sh [--programs DIR] [--out DIR] [--commit ID] [tests|sanitizers|all]
+#   tests/device/run.sh [--programs DIR] [--out DIR] [--commit ID] [--parallel] [tests|sanitizers|all]
 #
 # --programs  where the programs are (default build-cuda/device)
 # --out       where h200-YYYYMMDD-N.json (the next free N) and the logs go (default: here,
 #             tests/device/results; logs in DIR/logs)
 # --commit    the sources' commit (default: git's, where this is a checkout)
+#
+# --parallel  all test programs at once, the two long ones in parts, and then all sanitizers: where
+#             device time is scarce
 #
 # Nothing runs longer than its limit: `tests` ends within 400 s and takes about 150, `sanitizers` within
 # 400 s. What a sanitizer has no time for is counted as skipped.
@@ -20,12 +23,14 @@ here=$(cd "$(dirname "$0")" && pwd)
 programs=$here/../../build-cuda/device
 out=$here/results
 commit=""
+parallel=""
 what=all
 while (($# > 0)); do
   case $1 in
     --programs) programs=$2 && shift ;;
     --out) out=$2 && shift ;;
     --commit) commit=$2 && shift ;;
+    --parallel) parallel=yes ;;
     tests | sanitizers | all) what=$1 ;;
     *)
       echo "run.sh: unknown argument '$1'" >&2
@@ -53,7 +58,8 @@ nvidia-smi --query-gpu=clocks.sm,power.draw --format=csv,noheader,nounits -lms 5
 sampler=$!
 trap 'kill $sampler 2>/dev/null' EXIT
 
-# run NAME LIMIT_S COMMAND...: the log, then "exit code, seconds" for the result file.
+# run NAME LIMIT_S COMMAND...: the log, then "exit code, seconds" for the result file. NAME.PART: a part
+# of a program; the result file has the sum.
 run() {
   local name=$1 limit=$2 begin rc
   shift 2
@@ -70,13 +76,32 @@ run() {
   fi
 }
 
-if [[ $what != sanitizers ]]; then
+capi() {
+  run "$1" 110 "$programs/device_capi_test" --gtest_brief=0 "--gtest_output=json:$logs/$1.json"
+}
+
+if [[ $what != sanitizers && -z $parallel ]]; then
   run device_conformance 20 "$programs/device_conformance"
   run device_prep_test 40 "$programs/device_prep_test"
   run device_sm90_attention_test 100 "$programs/device_sm90_attention_test"
-  run device_capi_test 110 "$programs/device_capi_test" --gtest_brief=0 \
-    "--gtest_output=json:$logs/device_capi_test.json"
+  capi device_capi_test
   run device_group_test 60 "$programs/device_group_test"
+elif [[ $what != sanitizers ]]; then
+  jobs=()
+  for part in 0 1 2; do
+    GTEST_TOTAL_SHARDS=3 GTEST_SHARD_INDEX=$part capi device_capi_test.$part &
+    jobs+=($!)
+  done
+  for part in conversions vc8 vc8-turbo vc8-paper vc8-exp sage2 fp8; do
+    OMP_NUM_THREADS=4 run "device_sm90_attention_test.$part" 100 \
+      "$programs/device_sm90_attention_test" "$part" &
+    jobs+=($!)
+  done
+  for program in conformance prep_test group_test; do
+    run device_$program 60 "$programs/device_$program" &
+    jobs+=($!)
+  done
+  wait "${jobs[@]}"
 fi
 
 # Every kernel and every pass under each tool, on small problems. The tests that are left out are
@@ -85,14 +110,17 @@ if [[ $what != tests ]]; then
   filter='CApiFirst.*:CApi/*:DeviceBugs.B09*:DeviceBugs.B16*:DeviceBugs.B29*:DeviceBugs.B33*:DeviceBugs.B38*'
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
   export VCA_TEST_SMALL=1 VCA_TEST_SECONDS=60
+  jobs=()
   for tool in memcheck initcheck synccheck racecheck; do
     options=(--tool "$tool" --error-exitcode 86 --print-limit 20)
     uninitialised=""
     [[ $tool != initcheck ]] || uninitialised=1
     VCA_TEST_UNINITIALISED=$uninitialised run "sanitizer_$tool" 90 "$sanitizer" "${options[@]}" \
       "$programs/device_capi_test" "--gtest_filter=$filter" \
-      "--gtest_output=json:$logs/sanitizer_$tool.json"
+      "--gtest_output=json:$logs/sanitizer_$tool.json" &
+    if [[ -n $parallel ]]; then jobs+=($!); else wait $!; fi
   done
+  [[ -z $parallel ]] || wait "${jobs[@]}"
 fi
 
 kill $sampler 2>/dev/null

@@ -136,6 +136,15 @@ def test_lines_of_googletest_serve_without_a_report(tmp_path):
     assert collect.one_run(tmp_path, "device_capi_test") == run
 
 
+def test_parts_of_a_program_are_summed(tmp_path):
+    for part, rc, seconds, lines in (("vc8", 0, 3.5, "a: equal\nb: equal\n"), ("fp8", 1, 2.0, "c: 3 wrong\n")):
+        (tmp_path / f"device_sm90_attention_test.{part}.log").write_text(lines)
+        (tmp_path / f"device_sm90_attention_test.{part}.rc").write_text(f"{rc} {seconds}\n")
+    assert collect.one_run(tmp_path, "device_sm90_attention_test") == {
+        "cases": 3, "passed": 2, "failed": 1, "skipped": 0, "exit": 1, "seconds": 3.5}  # fmt: skip
+    assert collect.one_run(tmp_path, "device_capi_test") is None
+
+
 def test_names_of_result_files_count_up(tmp_path):
     path = collect.free_path(tmp_path, "2026-11-30T01:02:03Z")
     assert path.name == "h200-20261130-1.json"
