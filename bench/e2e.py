@@ -90,6 +90,8 @@ class Run:
                    for n in (case.tokens, keys, keys))  # fmt: skip
         times: dict[str, float | str] = {}
         for name in NATIVE:
+            if self.args.quick and sum(isinstance(t, float) for t in times.values()) == 2:
+                break
             watch = timing.Stopwatch(self.device)
             try:
                 if name == "_flash_3":
@@ -162,7 +164,8 @@ class Run:
             self.case.begin()
             self.one(recipe, linears, "cold")
             self.case.advance()
-            self.one(recipe, linears, "warm")
+            if not self.args.quick:
+                self.one(recipe, linears, "warm")
             self.steps_to_kept()
             for _ in range(kept):
                 self.one(recipe, linears, "kept")
@@ -182,6 +185,8 @@ class Run:
             self.say(f"no profile: {e}")
             return
         layers = min(WARM_LAYERS, self.case.layers)
+        if grouping != "cold":  # without a forward of its own it counts by its kernels
+            self.timed.setdefault((recipe, linears, grouping), timing.Timed())
         each = {k: round(ms / layers, 3) for k, ms in parts.items() if k != "rest"}
         self.parts[recipe, linears, grouping] = each
         self.say(f"{recipe} {grouping}: {each} ms a call by kernel")
@@ -221,14 +226,16 @@ class Run:
         self.native(native)
         self.warm_native(native)
         for recipe in RECIPES:
-            self.one(native, "bf16", "none")
-            self.sequence(recipe, "bf16", kept=self.args.kept)
+            first = recipe == RECIPES[0]
+            if first or not self.args.quick:
+                self.one(native, "bf16", "none")
+            self.sequence(recipe, "bf16", kept=int(first) if self.args.quick else self.args.kept)
             self.native(native)
-        if not self.late():
+        if not self.late() and not self.args.quick:
             self.one(native, "bf16", "none")
         if self.args.model == "hunyuanvideo-1.5":
             self.without_square_mask(native)
-        if self.args.fp8 and not self.late():
+        if self.args.fp8 and not self.args.quick and not self.late():
             self.say(f"{convert(getattr(self.case.model, self.case.blocks))} linears in FP8")
             self.warm_native(native)
             self.one(native, "fp8", "none")
@@ -286,6 +293,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--tiny", action="store_true", help="small models")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cuda", "cpu"))
     add("--kept", type=int, default=2, help="forwards with a kept order (default: 2)")
+    add("--quick", action="store_true", help="one native forward, cold and kept of vc8, cold of vc8-turbo; "
+        "the other groupings follow from kernel times; no FP8 linears")
     add("--no-fp8", dest="fp8", action="store_false", help="without FP8 linears")
     add("--budget-s", type=float, default=1e9, help="seconds after which the last native forward and FP8 linears are left out")
     add("--commit", default="unknown", help="hash to write into the file")

@@ -17,6 +17,8 @@
             ours with the rotation of q and k (RoPE), which the native backends leave to the model.
             parts_ms: GPU time of one attention call by kernel: attention, prepare, group (null:
             native, or not profiled).
+            A warm or kept row with parts_ms may have no forwards: the clip then takes the kept one,
+            or the cold one, plus the difference in grouping of each layer.
     STAGE  {"ms": null where it was not measured, "what"}
     CLIP   {"attention", "linears", "step_ms", "clip_s", "step_ratio", "clip_ratio"}, computed from the
             rest (`clips`): a step weighted over the clip, text encoder + all steps + VAE decoder, and
@@ -60,17 +62,31 @@ def groupings(steps: int, experts: list[int]) -> dict[str, int]:
     return counts
 
 
+def _forward_ms(model: dict, rows: dict[str, dict], grouping: str) -> float | None:
+    """A forward with that grouping: measured, or from another one and the kernel times of both."""
+    row = rows.get(grouping)
+    if row is None:
+        return None
+    if row["forward_ms"]:
+        return statistics.median(row["forward_ms"])
+    for other in (rows.get("kept"), rows.get("cold")):
+        if other is not None and other["forward_ms"] and other["parts_ms"] is not None:
+            more = row["parts_ms"]["group"] - other["parts_ms"]["group"]
+            return statistics.median(other["forward_ms"]) + model["layers"] * more
+    return None
+
+
 def _step_ms(model: dict, rows: dict[str, dict]) -> float | None:
     """One step, weighted over the clip; None where a row for it is missing."""
     if "none" in rows:
         forward = statistics.median(rows["none"]["forward_ms"])
     else:
         counts = groupings(model["steps"], model["experts"])
-        # Where no warm forward was measured, a cold one stands in: dearer, so the clip is not flattered.
-        times = {g: statistics.median(row["forward_ms"]) for g, row in rows.items()}
-        if "cold" not in times or "kept" not in times:
+        times = {g: _forward_ms(model, rows, g) for g in counts}
+        # Where no warm forward is known, a cold one stands in: dearer, so the clip is not flattered.
+        times["warm"] = times["warm"] or times["cold"]
+        if None in times.values():
             return None
-        times.setdefault("warm", times["cold"])
         forward = sum(counts[g] * times[g] for g in counts) / sum(counts.values())
     return model["forwards_per_step"] * forward + model["between_ms"]
 
@@ -113,6 +129,9 @@ def _row_faults(row: Any, where: str) -> list[str]:
     found = []
     if row["grouping"] not in GROUPINGS or row["linears"] not in ("bf16", "fp8"):
         found.append(f"{where}: grouping {row['grouping']!r}, linears {row['linears']!r}")
+    derived = row["forward_ms"] == row["attention_ms"] == [] and row["parts_ms"] is not None
+    if derived and row["grouping"] in ("warm", "kept"):
+        return found
     if not _numbers(row["forward_ms"]) or not _numbers(row["attention_ms"]):
         found.append(f"{where}: forward_ms or attention_ms is no list of times")
     elif len(row["forward_ms"]) != len(row["attention_ms"]):

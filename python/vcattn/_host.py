@@ -187,7 +187,8 @@ def attention(
         # Size and make of a state are asked for before there is one, hence without the policy.
         plain = flat._replace(policy=[])
         desc = _options.describe(plain, capi.DEVICE_CPU, views, pointers._replace(step=0))
-        pointers = pointers._replace(state=address(state._ready(desc, host_buffer)))
+        state._ready(desc, host_buffer)
+        pointers = pointers._replace(state=state._address())
     desc = _options.describe(flat, capi.DEVICE_CPU, views, pointers)
     info = capi.query(desc)
     capi.run(desc)

@@ -83,11 +83,15 @@ class GroupState:
                 self._buffer = None
                 raise
         elif self._device != desc.device:
-            raise StateError(
-                f"the group state lives on device {self._device} and the tensors on {desc.device}; "
-                "hint: use one state per device (-1 is the CPU)"
-            )
+            raise elsewhere(self._device, desc.device)
         return self._buffer
+
+
+def elsewhere(state: Any, tensors: Any) -> StateError:
+    return StateError(
+        f"the group state lives on device {state} and the tensors on {tensors}; "
+        "hint: use one state per device (-1 is the CPU)"
+    )
 
 
 def host_buffer(size: int) -> Any:

@@ -17,7 +17,7 @@ from . import _capi as capi
 from . import _options, _receipt
 from ._errors import MASK_HINT, InvalidArgumentError, UnsupportedError, refuse
 from ._options import Flat, Pointers, Rope
-from ._state import GroupState
+from ._state import GroupState, elsewhere
 
 _DTYPES = {
     torch.bfloat16: capi.Dtype.BF16,
@@ -299,7 +299,12 @@ def _state(
             )
         desc = describe_shapes(q, k, v, flat)
         state._ready(desc, lambda size: torch.empty(size, dtype=torch.uint8, device=q.device))
-    return state._buffer
+    buffer = state._buffer
+    if not isinstance(buffer, torch.Tensor):  # an earlier call was numpy's: the same memory
+        buffer = torch.from_numpy(buffer)
+    if buffer.device.type != q.device.type or buffer.device.index != q.device.index:
+        raise elsewhere(buffer.device, q.device)
+    return buffer
 
 
 def _tensors(

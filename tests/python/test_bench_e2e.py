@@ -62,6 +62,23 @@ def test_clip_without_a_stage_or_a_kept_forward(data):
     assert [c["attention"] for c in result.clips(model)] == ["_flash_3"]
 
 
+def test_groupings_without_a_forward_follow_from_kernel_times(data):
+    model = data["models"][0]
+    cold, warm, kept = model["rows"][1:]
+    for r, group in ((cold, 8.0), (warm, 2.0), (kept, 1.0)):
+        r["parts_ms"] = {"attention": 100.0, "prepare": 1.5, "group": group}
+    warm["forward_ms"] = warm["attention_ms"] = []
+    want = (2 * 8400 + 9 * (8200 + 40 * 1) + 29 * 8200) / 40
+    assert result.clips(model)[1]["step_ms"] == round(2 * want + 2, 1)
+    kept["forward_ms"] = kept["attention_ms"] = []
+    want = (2 * 8400 + 9 * (8400 - 40 * 6) + 29 * (8400 - 40 * 7)) / 40
+    assert result.clips(model)[1]["step_ms"] == round(2 * want + 2, 1)
+    model["clips"] = result.clips(model)
+    assert result.faults(data) == []
+    cold["forward_ms"] = cold["attention_ms"] = []  # nothing to derive it from
+    assert any("no list of times" in fault for fault in result.faults(data))
+
+
 def test_written_file_is_read_back(data, tmp_path):
     path = tmp_path / "e2e-x.json"
     result.write(path, data)

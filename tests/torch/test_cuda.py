@@ -172,7 +172,7 @@ def test_state_and_tensors_on_different_devices_are_refused(cuda):
     q, k, v = random_qkv((1, 2, 256, 128))
     state = vcattn.GroupState()
     vcattn.attention(q, k, v, state=state, step=0)
-    with pytest.raises(vcattn.StateError, match="lives on device -1"):
+    with pytest.raises(vcattn.StateError, match="lives on device cpu and the tensors on cuda:0"):
         vcattn.attention(*(x.to(cuda) for x in (q, k, v)), state=state, step=0)
 
 

@@ -103,8 +103,13 @@ def test_group_state_and_step_tensor():
     assert not torch.equal(kept, vcattn.attention(q, k, other))
     host = vcattn.GroupState(state.save())
     arrays = [x.float().numpy() for x in (q, k, other)]
-    # The state is the same thing for torch and for numpy.
+    # The state is the same thing for torch and for numpy, also in turns.
     again = vcattn.attention(*arrays, state=host, step=2, policy=policy)
+    assert torch.equal(torch.from_numpy(again).bfloat16(), kept)
+    assert torch.equal(vcattn.attention(q, k, other, state=host, step=3, policy=policy), kept)
+    host.clear()
+    vcattn.attention(q, k, v, state=host, step=0, policy=policy)
+    again = vcattn.attention(*arrays, state=host, step=1, policy=policy)
     assert torch.equal(torch.from_numpy(again).bfloat16(), kept)
     with pytest.raises(ValueError, match="step"):
         vcattn.attention(q, k, v, state=state, step=torch.tensor([1]))
