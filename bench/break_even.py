@@ -3,7 +3,7 @@
 """From which length on a whole 8-bit call beats BF16 attention: src/core/break_even.hpp.
 
     VCATTN_LIBRARY=build-cuda/lib/libvcattn.so python bench/break_even.py     # measure, then the table
-    python bench/break_even.py --table bench/results/parts/h200-20261130-2.json
+    python bench/break_even.py --table FILE.json…      # rows of several files, here also a full run's
 
 Device time of whole calls (BF16 in, BF16 out) of vc8 and vc8-turbo in token order (none), with the
 order of an earlier step (warm) and with a new order (cold), against the faster of FlashAttention-3
@@ -40,13 +40,20 @@ CALLS, ROUNDS = 6, 2
 TURN_S, LEAD_S, MAX_CALLS = 0.015, 0.01, 24
 
 
-def problem_list() -> dict[str, object]:
-    """Problem text -> problem, the ones whose loss would hurt least last."""
+def problem_list(brief: bool = False) -> dict[str, object]:
+    """Problem text -> problem, the ones whose loss would hurt least last. `brief`: 20 lengths around the
+    expected ones; 40 heads are left to the full run's `length-…` rows."""
 
     def text(heads: int, queries: int, keys: int, d: int = 128) -> str:
         return f"b1 hq{heads} hkv{heads} sq{queries} skv{keys} d{d} bf16"
 
     longest = LENGTHS[-1]
+    if brief:
+        texts = [text(heads, n, n) for n in (8192, 4096, 16384, 2048) for heads in (24, 8)]
+        texts += [text(24, *x) for n in (4096, 2048, 8192) for x in ((longest, n), (n, longest))]
+        texts += [text(24, n, n, d=64) for n in (8192, 4096, 16384, 2048)]
+        texts += [text(24, longest, 1024), text(24, longest, 512)]
+        return {t: problem_texts.parse(t) for t in texts}
     texts = [text(heads, n, n) for heads in (24, 40, 8) for n in LENGTHS]
     texts += [text(24, longest, n) for n in LENGTHS[:-1]]
     texts += [text(24, n, longest) for n in LENGTHS[:-1]]
@@ -64,7 +71,7 @@ class WholeCalls:
         return [c for c in self.adapter.cells(impl, problem, inputs) if "whole" in c.scopes]
 
 
-def measure_all(budget_s: float, say) -> tuple[list[dict], dict[str, str]]:
+def measure_all(budget_s: float, brief: bool, say) -> tuple[list[dict], dict[str, str]]:
     """Rows of whole calls, and the texts of the problems that they are of."""
     from peers import cuda, session
 
@@ -78,7 +85,7 @@ def measure_all(budget_s: float, say) -> tuple[list[dict], dict[str, str]]:
             adapters[impl] = WholeCalls(known[impl])
     rows, texts = [], {}
     no_sensors = cuda.NoSensors()
-    for text, problem in problem_list().items():
+    for text, problem in problem_list(brief).items():
         left_s = budget_s - (time.monotonic() - begun)
         if left_s < 2:
             say(f"out of time before {text}")
@@ -164,13 +171,16 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="break_even.py", description="From which length on a whole call beats BF16 attention."
     )
-    parser.add_argument("--table", metavar="FILE", help="print the table of a result file; no GPU")
+    parser.add_argument(
+        "--table", metavar="FILE", nargs="+", help="print the table of result files; no GPU"
+    )
+    parser.add_argument("--brief", action="store_true", help="20 problems, beside a full run's")
     parser.add_argument("--budget-s", type=float, default=60, help="seconds to measure (default: 60)")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench" / "results")
     parser.add_argument("--commit", help="hash to write into the file", default="unknown")
     args = parser.parse_args(argv)
     if args.table:
-        print(table(schema.load(args.table)["rows"]))
+        print(table([row for path in args.table for row in schema.load(path)["rows"]]))
         return 0
 
     def say(text: str) -> None:
@@ -180,7 +190,7 @@ def main(argv: list[str]) -> int:
     if reason := peers.no_hopper():
         say(f"break_even.py: {reason}")
         return 1
-    rows, texts = measure_all(args.budget_s, say)
+    rows, texts = measure_all(args.budget_s, args.brief, say)
     if not rows:
         say("break_even.py: nothing was measured")
         return 1

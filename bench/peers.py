@@ -9,13 +9,14 @@
 Every problem: standard normal inputs; each implementation once for its error against FP64 on sampled
 rows; then all of them in turns (peers/measure.py), single calls timed by CUDA events on the device,
 after a warm-up, with SM clock and power sampled meanwhile: 30 or more of each cell that a full run
-needs (verdict.NEEDED), 9 of the others, fewer of these when time is short. Rows as in schema.py:
+needs (verdict.NEEDED), up to 9 of the others. Rows as in schema.py:
 
     kernel   attention on operands that are already quantised
     prep     quantising them
     whole    BF16 in, BF16 out
 
-With a key length, the peers get the valid keys alone. A full run goes to OUT/h200-YYYYMMDD-N.json;
+--brief keeps the first problem as it is and asks for 15 calls of the others, where implementations
+that a full run does not need are few. With a key length, the peers get the valid keys alone. A full run goes to OUT/h200-YYYYMMDD-N.json;
 one that lacks a needed implementation, a problem, calls, a clean commit or the H200 goes to
 OUT/parts/, and the program says why.
 Exit codes: 0 file written, 1 nothing could be measured, 2 usage, 130 interrupted.
@@ -38,6 +39,9 @@ import schema  # noqa: E402
 from peers import measure, probe, verdict  # noqa: E402
 
 QUICK_CALLS, QUICK_ROUNDS = 6, 2
+# --brief: calls of what a full run needs after the first problem, and what else is measured there.
+BRIEF_CALLS = 15
+BRIEF_IMPLS = (*verdict.NEEDED, "cudnn-fp8", "fa4-bf16")
 # Time at the end of a budget for the last turn's overshoot and the file.
 RESERVE_S = 8.0
 
@@ -61,6 +65,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
         type=int,
         default=measure.WANTED_CALLS,
         help="timed calls of each that a full run needs (default: 30); others get up to 9",
+    )
+    add(
+        "--brief",
+        action="store_true",
+        help="a full run in 5 minutes: fewer calls and implementations after the first problem",
     )
     add("--quick", action="store_true", help="few calls of each: a look, never a full run")
     add("--seed", type=int, default=0, help="of the random inputs (default: 0)")
@@ -157,17 +166,20 @@ def measure_all(args: argparse.Namespace, adapters: dict, sensors, begun: float,
 
     outcomes = {}
     names, chosen = list(args.problems), list(args.problems.values())
-    wanted, rounds = (QUICK_CALLS, QUICK_ROUNDS) if args.quick else (args.calls, measure.ROUNDS)
-    wanted += -wanted % rounds
-    costs = [measure.cost(p, wanted) for p in chosen]
+    calls, rounds = (QUICK_CALLS, QUICK_ROUNDS) if args.quick else (args.calls, measure.ROUNDS)
+    brief = [args.brief and at > 0 for at in range(len(names))]
+    wanted = [min(calls, BRIEF_CALLS) if less else calls for less in brief]
+    wanted = [n + -n % rounds for n in wanted]
+    costs = [measure.cost(p, n, less) for p, n, less in zip(chosen, wanted, brief)]
     for at, (name, problem) in enumerate(zip(names, chosen)):
         left_s = args.budget_s - RESERVE_S - (time.monotonic() - begun)
         share = measure.shares(costs, left_s, at)
         say(f"{name}: about {share.fair_s:.0f} s of the {left_s:.0f} s left")
+        here = {i: a for i, a in adapters.items() if not brief[at] or i in BRIEF_IMPLS}
         try:
             outcomes[name] = session.run(
-                problem, adapters, schema.make_row, sensors,
-                wanted=wanted, rounds=rounds, share=share, seed=args.seed,
+                problem, here, schema.make_row, sensors,
+                wanted=wanted[at], rounds=rounds, share=share, seed=args.seed,
             )  # fmt: skip
         except Exception as e:  # out of memory, a kernel that faulted: what came before is kept
             print(f"peers.py: {name} was given up: {type(e).__name__}: {e}", file=sys.stderr)
@@ -208,7 +220,7 @@ def write(
         "rows": rows,
     }  # fmt: skip
     full_names = list(problem_texts.select(list(verdict.FULL_PROBLEMS)))
-    reasons = verdict.why_partial(outcomes, full_names, gpu, commit, measure.WANTED_CALLS)
+    reasons = verdict.why_partial(outcomes, full_names, gpu, commit)
     if not reasons:
         reasons = schema.faults(data, full=True)
     if reasons:

@@ -14,7 +14,7 @@
   An implementation without preparation has equal work in kernel and whole; both rows stand there.
 - grouping: what was done to order the values inside this row: none, warm (order of an earlier step
   kept up), cold (formed anew). Kernel rows: none.
-- ms: of single calls after a warm-up, at least 30 of what a full run needs (peers/verdict.py); tflops = 4 b h_q s_q s_kv d / ms_median. In prep
+- ms: of single calls after a warm-up, as many as peers/verdict.py asks of a full run; tflops = 4 b h_q s_q s_kv d / ms_median. In prep
   rows that is the attention's work over the time of preparing: the bound that it sets for the call.
 - rel_error: sqrt(sum |o - o*|^2 / sum |o*|^2) over sampled rows against FP64 on the stored inputs;
   null: not checked. clock_mhz, power_w: mean while this row was measured; null: not read.

@@ -111,16 +111,19 @@ def shares(costs: list[float], seconds: float, at: int) -> Share:
 # One call of every needed cell and of every other one, in calls at 600 TFLOP/s; first calls and the
 # ones ahead of a turn; seconds to make tensors, to build kernels and for turns that are longer than
 # their calls. Only the ratio between problems matters.
-_NEEDED_AT_600, _EXTRA_AT_600 = 6.5, 11.0
+_NEEDED_AT_600, _EXTRA_AT_600, _BRIEF_EXTRA_AT_600 = 6.5, 11.0, 5.0
 _UNTIMED_CALLS = 5
-_FIXED_S = 10.0
+_FIXED_S, _BRIEF_FIXED_S = 10.0, 5.0
 
 
-def cost(problem, wanted: int = WANTED_CALLS) -> float:
-    """Weight of a problem in a time budget, in about seconds."""
-    extra = min(wanted, EXTRA_CALLS)
-    calls = _NEEDED_AT_600 * (wanted + _UNTIMED_CALLS) + _EXTRA_AT_600 * (extra + _UNTIMED_CALLS)
-    return _FIXED_S + calls * problem.flops() / 600e12
+def cost(problem, wanted: int = WANTED_CALLS, brief: bool = False) -> float:
+    """Weight of a problem in a time budget, in about seconds. `brief`: with few of the implementations
+    that a full run does not need, and the fewest calls of them."""
+    extra, at_600, fixed_s = min(wanted, EXTRA_CALLS), _EXTRA_AT_600, _FIXED_S
+    if brief:
+        extra, at_600, fixed_s = ROUNDS, _BRIEF_EXTRA_AT_600, _BRIEF_FIXED_S
+    calls = _NEEDED_AT_600 * (wanted + _UNTIMED_CALLS) + at_600 * (extra + _UNTIMED_CALLS)
+    return fixed_s + calls * problem.flops() / 600e12
 
 
 def run(cells, calls_s: list[float], calls: list[int], rounds: int, turn) -> list[Samples]:

@@ -58,6 +58,8 @@ def test_problems_cover_heads_lengths_and_both_cross_shapes():
     }
     assert any(p.s_q > p.s_kv for p in chosen) and any(p.s_q < p.s_kv for p in chosen)
     assert any(p.d == 64 for p in chosen)
+    brief = list(break_even.problem_list(brief=True).values())
+    assert len(brief) == 20 and {str(p) for p in brief} <= {str(p) for p in chosen}
 
 
 def test_the_program_prints_the_table_of_a_file(tmp_path, capsys):

@@ -47,7 +47,7 @@ def full_outcomes() -> dict:
 
 
 def why(outcomes, gpu="NVIDIA H200", commit="63efb7a"):
-    return verdict.why_partial(outcomes, list(full_outcomes()), gpu, commit, 30)
+    return verdict.why_partial(outcomes, list(full_outcomes()), gpu, commit)
 
 
 def test_a_full_run_has_everything():
@@ -68,6 +68,11 @@ def test_each_lack_makes_a_run_partial_and_is_named():
     )
     assert "12 calls of vc8/kernel, 30 needed" in lacking(
         lambda o: o.update({"wan22-720p": outcome(wan, calls=12)})
+    )
+    h3 = problems.select(["h3-243f"])["h3-243f"]
+    assert lacking(lambda o: o.update({"h3-243f": outcome(h3, calls=12)})) == ""
+    assert "9 calls of vc8/kernel, 12 needed" in lacking(
+        lambda o: o.update({"h3-243f": outcome(h3, calls=9)})
     )
     assert "not an H200" in why(full_outcomes(), gpu="NVIDIA H100")[0]
     assert "clean checkout" in why(full_outcomes(), commit="63efb7a-dirty")[0]
@@ -128,7 +133,7 @@ def test_a_problem_that_fails_keeps_what_was_measured(monkeypatch, capsys, lost,
 
     monkeypatch.setattr(session, "run", fake_run)
     monkeypatch.setattr(session, "check_device", check)
-    monkeypatch.setattr(program.measure, "cost", lambda problem, wanted: 1.0)
+    monkeypatch.setattr(program.measure, "cost", lambda problem, wanted, brief: 1.0)
     args = program.parse(["--budget-s", "60"])
     args.problems = {name: name for name in "abc"}
     monkeypatch.setattr(program, "table", lambda *row: "")
@@ -137,6 +142,22 @@ def test_a_problem_that_fails_keeps_what_was_measured(monkeypatch, capsys, lost,
     said = capsys.readouterr().err
     assert "b was given up: MemoryError: out of memory" in said
     assert ("takes no more work" in said) == lost
+
+
+def test_a_brief_run_measures_less_after_the_first_problem(monkeypatch):
+    asked = []
+
+    def fake_run(problem, adapters, *args, wanted, **kwargs):
+        asked.append((wanted, sorted(adapters)))
+        return session.Outcome()
+
+    monkeypatch.setattr(session, "run", fake_run)
+    monkeypatch.setattr(program, "table", lambda *row: "")
+    args = program.parse(["--brief", "--problems", "wan22-720p,length-8192"])
+    adapters = dict.fromkeys(("vc8", "vc8-paper", "fa4-bf16"))
+    program.measure_all(args, adapters, None, program.time.monotonic(), print, print)
+    assert asked == [(30, ["fa4-bf16", "vc8", "vc8-paper"]), (15, ["fa4-bf16", "vc8"])]
+    assert program.BRIEF_CALLS >= verdict.OTHER_CALLS
 
 
 def test_the_table_shows_every_row():
