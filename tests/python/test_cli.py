@@ -28,6 +28,11 @@ def test_help_names_every_option_of_compare():
         assert option in text
 
 
+@pytest.mark.parametrize("command", ["compare", "generate", "bench"])
+def test_recipe_is_another_name_of_recipes(command):
+    assert "--recipes,--recipe" in vcattn(command, "--help").stdout
+
+
 @pytest.mark.parametrize("args", [[], ["frobnicate"], ["compare"], ["info", "extra"],
                                   ["selftest", "--frobnicate"]])  # fmt: skip
 def test_usage_errors(args):

@@ -177,7 +177,8 @@ void add_bench(CLI::App& app, Commands& commands) {
                   "separated (default: models on a GPU, cpu on a CPU)")
       ->delimiter(',')
       ->type_name("P,Q");
-  sub->add_option("--recipes", args->recipes, "recipes, comma separated (default: what runs here)")
+  sub->add_option("--recipes,--recipe", args->recipes,
+                  "recipes, comma separated (default: what runs here)")
       ->delimiter(',')
       ->type_name("a,b");
   sub->add_flag("--whole", args->whole, "time preparation and the whole call, too");

@@ -171,7 +171,7 @@ void add_compare(CLI::App& app, Commands& commands) {
   sub->add_option("file", args->file, "safetensors file with tensors q, k, v (BF16, F16 or F32)")
       ->required()
       ->type_name("FILE");
-  sub->add_option("--recipes", args->recipes,
+  sub->add_option("--recipes,--recipe", args->recipes,
                   "recipes, comma separated; +had adds a Hadamard rotation (default: all)")
       ->delimiter(',')
       ->type_name("a,b");

@@ -194,7 +194,8 @@ void add_generate(CLI::App& app, Commands& commands) {
       "generate", "clips from the bundled video DiT: each recipe against the BF16 reference");
   auto arguments = std::make_shared<GenerateArguments>();
   GenerateArguments& a = *arguments;
-  sub->add_option("--recipes", a.recipes, "recipes, separated by commas (default sage2,vc8)");
+  sub->add_option("--recipes,--recipe", a.recipes,
+                  "recipes, separated by commas (default sage2,vc8)");
   sub->add_option("--class", a.class_name, "class of the clip (default: the model's first)");
   sub->add_option("--seed", a.seed, "seed of the noise")
       // The parser takes what is too large for 64 bits as the largest number, so that has to be out
