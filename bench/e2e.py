@@ -296,7 +296,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--quick", action="store_true", help="one native forward, cold and kept of vc8, cold of vc8-turbo; "
         "the other groupings follow from kernel times; no FP8 linears")
     add("--no-fp8", dest="fp8", action="store_false", help="without FP8 linears")
-    add("--budget-s", type=float, default=1e9, help="seconds after which the last native forward and FP8 linears are left out")
+    add("--budget-s", type=float, default=1e9,
+        help="seconds after which the last native forward and FP8 linears are left out")  # fmt: skip
     add("--commit", default="unknown", help="hash to write into the file")
     args = parser.parse_args(argv)
     if (args.model is None) == (args.merge is None):

@@ -12,7 +12,7 @@ pytest.importorskip("diffusers")
 sys.path.insert(0, str(ROOT / "examples"))
 import tiny_pipelines as tiny  # noqa: E402
 from oracle import error  # noqa: E402
-from test_diffusers import FP32_CHAIN, MODELS, hunyuan_model_inputs, run_model  # noqa: E402
+from diffusers_models import FP32_CHAIN, MODELS, hunyuan_model_inputs, run_model  # noqa: E402
 from vcattn.integrations import diffusers as vc  # noqa: E402
 
 

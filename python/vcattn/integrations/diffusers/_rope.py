@@ -97,9 +97,9 @@ def follow_rope(model: torch.nn.Module, ropes: Ropes) -> Any:
 
 def adapt(base: type) -> type | None:
     """``base``, leaving the rotation to its layer's backend where the call will be ours."""
-    argument = _ARGUMENTS.get(base.__name__)
-    if argument is None:
+    if base.__name__ not in _ARGUMENTS:
         return None
+    argument = _ARGUMENTS[base.__name__]
     names = list(inspect.signature(base.__call__).parameters)[3:]  # after self, attn, hidden_states
 
     class RotatedProcessor(base):  # type: ignore[misc,valid-type]
