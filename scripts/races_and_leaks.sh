@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# ThreadSanitizer on the CPU backend's threads, and valgrind on the C example of the README and on
-# every recipe. Fails at a report, a wrong result or a block that is definitely lost.
+# ThreadSanitizer on the CPU backend's threads, and valgrind on the C example of the README
+# with every recipe. Fails at a report, a wrong result or a block that is definitely lost.
 #
 #   scripts/races_and_leaks.sh [thread|valgrind|all]
 #
@@ -40,14 +40,16 @@ fi
 if [[ $what == valgrind || $what == all ]]; then
   dir=$(mktemp -d)
   trap 'rm -rf "$dir"' EXIT
-  sed -n '/^```c$/,/^```$/p' README.md | sed '1d;$d' >"$dir/example.c"
-  cc -std=c99 -g -Iinclude "$dir/example.c" -Lbuild/lib -lvcattn -Wl,-rpath,"$PWD/build/lib" \
-    -o "$dir/example"
-  # valgrind does not know AVX-512. OpenMP's thread pool stays "possibly lost".
-  check=(valgrind -q --leak-check=full --errors-for-leak-kinds=definite
-    --show-leak-kinds=definite --error-exitcode=9)
-  echo "== valgrind, the C example"
-  VCATTN_CPU_ISA=avx2 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive "${check[@]}" "$dir/example"
-  echo "== valgrind, every recipe"
-  VCATTN_CPU_ISA=avx2 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive "${check[@]}" build/tests/core_threads_test --gtest_brief=1
+  # The README's example with each recipe by number: 0 is the default, 1 .. 16 the named ones.
+  sed -n '/^```c$/,/^```$/p' README.md | sed '1d;$d' |
+    sed 's/= vca_attn_desc_init();/= vca_attn_desc_init(); d.recipe = RECIPE;/' >"$dir/example.c"
+  for recipe in $(seq 0 16); do
+    cc -std=c99 -g -DRECIPE="$recipe" -Iinclude "$dir/example.c" -Lbuild/lib -lvcattn \
+      -Wl,-rpath,"$PWD/build/lib" -o "$dir/example"
+    echo "== valgrind, recipe $recipe"
+    # valgrind does not know AVX-512. OpenMP's thread pool stays "possibly lost".
+    VCATTN_CPU_ISA=avx2 OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive \
+      valgrind -q --leak-check=full --errors-for-leak-kinds=definite \
+      --show-leak-kinds=definite --error-exitcode=9 "$dir/example" >"$dir/log"
+  done
 fi

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Threads inside a call and callers beside each other. Alone a test of results; built with
-// ThreadSanitizer or run under valgrind (scripts/races_and_leaks.sh) a test of memory as well.
+// ThreadSanitizer (scripts/races_and_leaks.sh) a test of memory as well.
 #include <string>
 #include <thread>
 #include <vector>
