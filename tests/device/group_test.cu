@@ -108,7 +108,7 @@ struct OnDevice {
     CHECK(cudaMemcpy(values->data(), p.bytes.data(), p.bytes.size(), cudaMemcpyHostToDevice));
   }
   void run(cudaStream_t stream = nullptr) {
-    CHECK(group::form_order(request, layout, from, scratch->data(), stream));
+    CHECK(group::form_order(request, layout, from, scratch->data(), group::Part::all, stream));
   }
   group::Params params() const {
     return group::device_params(request, layout, from, scratch->data());
@@ -384,17 +384,19 @@ void video(bool test) {
   }
 
   TimedLauncher timed(stream);
-  group::run_passes(cold.request, cold.layout, cold.from, cold.scratch->data(), timed);
+  group::run_passes(cold.request, cold.layout, cold.from, cold.scratch->data(), group::Part::all,
+                    timed);
   timed.sums();
-  group::run_passes(cold.request, cold.layout, cold.from, cold.scratch->data(), timed);
+  group::run_passes(cold.request, cold.layout, cold.from, cold.scratch->data(), group::Part::all,
+                    timed);
   print("cold", timed);
   stateful.set_step(2);
   group::run_passes(stateful.request, stateful.layout, stateful.from, stateful.scratch->data(),
-                    timed);
+                    group::Part::all, timed);
   print("warm", timed);
   stateful.set_step(20);
   group::run_passes(stateful.request, stateful.layout, stateful.from, stateful.scratch->data(),
-                    timed);
+                    group::Part::all, timed);
   print("keep", timed);
 
   std::printf("whole: cold %.4f ms\n",

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "accuracy/calibrated.hpp"
 #include "kernels/prep/launch.hpp"
 #include "kernels/prep/pipeline.hpp"
 #include "kernels/prep/row_kernels.cuh"
@@ -129,9 +130,9 @@ class PassTimer {
     }
   }
   void form_order(const group::Request& request, const group::Layout& layout,
-                  const prep::Params& from, void* scratch) {
-    report("form_order", timer_.microseconds(nullptr, [&] {
-      launcher_.form_order(request, layout, from, scratch);
+                  const prep::Params& from, void* scratch, group::Part part) {
+    report(part == group::Part::scales ? "token scales" : "order", timer_.microseconds(nullptr, [&] {
+      launcher_.form_order(request, layout, from, scratch, part);
     }));
   }
   double sum() const { return sum_; }
@@ -248,6 +249,79 @@ void run_config(const Config& c, const Buffer& inputs, const Buffer& order) {
   cudaStreamDestroy(stream);
 }
 
+// Calibrated values (tests/accuracy/calibrated.hpp), three families in turn.
+void fill_values(uint16_t* to) {
+  const test::Grid grid = {21, 45, 80};
+  std::vector<std::vector<uint16_t>> families;
+  for (const auto family : test::kFamilies) {
+    const auto v = test::make_calibrated_v(family, grid, 1);
+    families.emplace_back(v.size());
+    for (size_t i = 0; i < v.size(); ++i) families.back()[i] = spec::bf16_encode(v[i]);
+  }
+  for (int64_t h = 0; h < kHeads; ++h) {
+    const auto& from = families[static_cast<size_t>(h) % families.size()];
+    check(cudaMemcpy(to + h * kTokens * kDim, from.data(), from.size() * 2, cudaMemcpyHostToDevice),
+          "values");
+  }
+}
+
+// The whole chain with a grouping, as a graph: without a state (every call groups anew), and with
+// one at the second step of a run and past the window.
+void run_grouping(spec::Grouping kind, const Buffer& inputs) {
+  prep::PrepParams r;
+  spec::TensorView* views[3] = {&r.q, &r.k, &r.v};
+  for (int64_t i = 0; i < 3; ++i) {
+    views[i]->shape = {1, kHeads, kTokens, kDim};
+    views[i]->data = static_cast<uint16_t*>(inputs.data) + i * kHeads * kTokens * kDim;
+    views[i]->stride = {kTokens * kHeads * kDim, kTokens * kDim, kDim, 1};
+  }
+  r.scale = 1.0 / std::sqrt(128.0);
+  r.recipe = spec::find_recipe("vc8");
+  r.segments = {{0, kTokens}};
+  r.subs = {{0, 0, kTokens, 0, 1}};
+  r.grouping.kind = kind;
+  r.grouping.grid = {21, 45, 80};
+  r.grouping.video = {true};
+  const Buffer step(4);
+  const group::StateLayout state_layout(kHeads, kHeads * kBlocks * 128);
+  const Buffer state(state_layout.bytes);
+  check(group::init_state(state.data, 5, state_layout, nullptr), "state");
+  for (const bool with_state : {false, true}) {
+    r.grouping.state = with_state ? state.data : nullptr;
+    r.grouping.state_hash = 5;
+    r.grouping.policy.steps = 40;
+    r.grouping.policy.window = 10;
+    r.grouping.step = static_cast<const int32_t*>(step.data);
+    const Buffer workspace(prep::workspace_bytes(r));
+    cudaStream_t stream = nullptr;
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+    check(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+    check(prep::prepare(r, workspace.data, stream), "prepare");
+    check(cudaStreamEndCapture(stream, &graph), "end of capture");
+    check(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+    Timer timer;
+    if (with_state) {  // the first call of a run
+      const int32_t at = 0;
+      check(cudaMemcpy(step.data, &at, 4, cudaMemcpyHostToDevice), "step");
+      check(cudaGraphLaunch(exec, stream), "graph");
+      check(cudaStreamSynchronize(stream), "first step");
+    }
+    for (const int32_t at : {0, 1, 20}) {
+      if (with_state != (at > 0)) continue;
+      check(cudaMemcpy(step.data, &at, 4, cudaMemcpyHostToDevice), "step");
+      std::printf("grouping %-8s %-5s chain in a graph %.0f us\n", spec::to_string(kind),
+                  at == 0 ? "cold" : at == 1 ? "warm" : "keep",
+                  timer.microseconds(stream, [&] { check(cudaGraphLaunch(exec, stream), "graph"); }));
+    }
+    std::fflush(stdout);
+    cudaGraphExecDestroy(exec);
+    cudaGraphDestroy(graph);
+    cudaStreamDestroy(stream);
+  }
+}
+
 }  // namespace
 
 int main() {
@@ -277,5 +351,9 @@ int main() {
         .hadamard = true,
         .lse = true}})
     run_config(c, inputs, order);
+  fill_values(static_cast<uint16_t*>(inputs.data) + 2 * kHeads * kTokens * kDim);
+  for (const auto kind : {spec::Grouping::identity, spec::Grouping::cubes, spec::Grouping::kmeans,
+                          spec::Grouping::vsmooth})
+    run_grouping(kind, inputs);
   return 0;
 }

@@ -297,12 +297,21 @@ class PolicyReference {
 inline std::vector<GroupCase> group_cases() {
   using spec::Grouping;
   std::vector<GroupCase> c;
-  for (const Grouping kind : {Grouping::vsmooth, Grouping::kmeans})
+  for (const Grouping kind : {Grouping::vsmooth, Grouping::kmeans, Grouping::kdtree})
     for (const int d : {128, 64, 80, 17})
       c.push_back({.name = "clusters", .kind = kind, .lens = {1300}, .h = 2, .d = d});
   for (const Values values : {Values::noise, Values::identical, Values::few_distinct,
                               Values::one_outlier, Values::zeros, Values::not_finite})
     c.push_back({.name = "values", .lens = {900}, .h = 2, .d = 64, .values = values});
+  for (const Values values : {Values::identical, Values::few_distinct, Values::zeros})
+    c.push_back(
+        {.name = "values, tree", .kind = Grouping::kdtree, .lens = {900}, .d = 64, .values = values});
+  c.push_back({.name = "segments, tree",
+               .kind = Grouping::kdtree,
+               .lens = {700, 1, 300, 260},
+               .b = 2,
+               .d = 64,
+               .mask = true});
   for (const int64_t n : {1, 127, 128, 129, 255, 256, 257, 384})
     c.push_back({.name = "length", .lens = {n}, .d = 64});
   for (const bool sequences : {false, true})

@@ -31,9 +31,9 @@ class HostLauncher {
     }
   }
   void form_order(const group::Request& request, const group::Layout& layout,
-                  const prep::Params& from, void* scratch) {
+                  const prep::Params& from, void* scratch, group::Part part) {
     tests::GroupEmulator emulator;
-    group::run_passes(request, layout, from, scratch, emulator);
+    group::run_passes(request, layout, from, scratch, part, emulator);
   }
 
  private:

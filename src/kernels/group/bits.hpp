@@ -110,11 +110,17 @@ VCA_DEVICE int32_t norm_of_row(const unsigned char* rows, int row) {
   return sum;
 }
 
-// round(num / den), halves up, den > 0: spec::grouping::round_div.
+// round(num / den), halves up, den > 0: spec::grouping::round_div. `num` is a sum of `den` INT8
+// tokens: with fewer than 2^22 of them, 32 bits hold twice of it.
 VCA_DEVICE int32_t round_div(int32_t num, int32_t den) {
+  if (den < 1 << 22) {
+    const int32_t twice = 2 * num + den, whole = 2 * den;
+    const int32_t q = twice / whole;
+    return q * whole > twice ? q - 1 : q;
+  }
   const int64_t twice = 2 * int64_t{num} + den, whole = 2 * int64_t{den};
   const int64_t q = twice / whole;
-  return static_cast<int32_t>(twice % whole < 0 ? q - 1 : q);
+  return static_cast<int32_t>(q * whole > twice ? q - 1 : q);
 }
 
 VCA_DEVICE int thread() { return static_cast<int>(ptx::thread_index()); }

@@ -37,41 +37,57 @@ struct BlockSums {
   }
 
  private:
-  // kD / 4 lanes a row, four channels each: sums of unsigned bytes in two halves of a word, which
-  // hold 128 * 255.
+  // kD / 16 lanes a row, 16 channels each: sums of unsigned bytes in two halves of a word, which
+  // hold 128 * 255. A warp has all its rows on the way at once.
   template <int kD>
   VCA_DEVICE static void sum(const Params& p, const Problem& x, int32_t block) {
-    constexpr int kLanes = kD / 4, kRowsAtOnce = 32 / kLanes;
+    constexpr int kLanes = kD / 16, kRowsAtOnce = 32 / kLanes, kOwn = kRows / kWarps / kRowsAtOnce;
     auto* parts = shared_at<int32_t>(0);                            // [warp][kD]
     auto* energies = shared_at<int32_t>(int64_t{kWarps} * kD * 4);  // [warp]
     auto* norms = shared_at<int64_t>(int64_t{kWarps} * kD * 4 + 16);
     const int n = x.n - block * kRows < kRows ? x.n - block * kRows : kRows;
     const int32_t* order = p.order + (x.block0 + block) * kRows;
     const int8_t* values = p.values + (x.row0 - x.rank0) * kD;
-    const int word = lane() % kLanes;
-    uint32_t even = 0, odd = 0;
-    int32_t energy = 0, rows = 0;
-    VCA_UNROLL_8
-    for (int i = warp() * kRowsAtOnce + lane() / kLanes; i < n; i += kWarps * kRowsAtOnce) {
-      const uint32_t bytes =
-          *reinterpret_cast<const uint32_t*>(values + int64_t{order[i]} * kD + word * 4);
+    const int part = lane() % kLanes;
+    // Rows past the end count as zero.
+    Word4 row[kOwn];
+    VCA_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      const int at = (warp() * kOwn + i) * kRowsAtOnce + lane() / kLanes;
+      row[i] = at < n ? load_word4(values + int64_t{order[at]} * kD + part * 16)
+                      : Word4{0, 0, 0, 0};
+    }
+    uint32_t even[4] = {}, odd[4] = {};
+    int32_t energy = 0;
+    VCA_UNROLL
+    for (int i = 0; i < kOwn; ++i) VCA_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const uint32_t bytes = word_of(row[i], j);
       energy = ptx::dp4a(bytes, bytes, energy);
       const uint32_t shifted = bytes ^ 0x80808080u;  // + 128
-      even += shifted & 0x00FF00FFu;
-      odd += shifted >> 8 & 0x00FF00FFu;
-      ++rows;
+      even[j] += shifted & 0x00FF00FFu;
+      odd[j] += shifted >> 8 & 0x00FF00FFu;
     }
-    int32_t channel[4] = {
-        static_cast<int32_t>(even & 0xFFFFu) - 128 * rows,
-        static_cast<int32_t>(odd & 0xFFFFu) - 128 * rows,
-        static_cast<int32_t>(even >> 16) - 128 * rows,
-        static_cast<int32_t>(odd >> 16) - 128 * rows,
-    };
-    if constexpr (kRowsAtOnce == 2)
-      for (int32_t& c : channel) c += ptx::shfl_sync_bfly(c, 16);
+    VCA_UNROLL
+    for (uint32_t mask = kLanes; mask < 32; mask *= 2) {
+      VCA_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        even[j] += ptx::shfl_sync_bfly(even[j], mask);
+        odd[j] += ptx::shfl_sync_bfly(odd[j], mask);
+      }
+    }
     energy = ptx::redux_sync_add(energy);
-    if (lane() < kLanes)
-      for (int c = 0; c < 4; ++c) parts[warp() * kD + word * 4 + c] = channel[c];
+    constexpr int32_t kBias = 128 * kRows / kWarps;
+    if (lane() < kLanes) {
+      VCA_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        int32_t* to = parts + warp() * kD + part * 16 + j * 4;
+        to[0] = static_cast<int32_t>(even[j] & 0xFFFFu) - kBias;
+        to[1] = static_cast<int32_t>(odd[j] & 0xFFFFu) - kBias;
+        to[2] = static_cast<int32_t>(even[j] >> 16) - kBias;
+        to[3] = static_cast<int32_t>(odd[j] >> 16) - kBias;
+      }
+    }
     if (lane() == 0) energies[warp()] = energy;
     sync_threads(kThreads);
     int64_t square = 0;

@@ -58,20 +58,26 @@ struct StartCentroids {
   }
 };
 
-// Labels of the sample or of all rows. A warp keeps 64 rows in registers and meets all centroids,
-// which lie in shared memory; a CTA takes a run of items, so that it loads them once a problem.
+// Labels of the sample or of all rows: products of 64 rows by 128 centroids, one warpgroup each. All
+// centroids (up to kChunk) lie in shared memory; a CTA takes a run of items, so that it loads them
+// once a problem. Four warpgroups share the tensor cores of a processor: while one compares, the
+// others multiply.
 template <int kD, bool kSample>
 struct Assign {
   static constexpr int kThreads = 256;
   static constexpr int kMinBlocks = 2;
-  static constexpr int kTiles = 3;  // of 16 rows a warp; four would spill
-  static constexpr int kItemRows = kThreads / 32 * kTiles * 16;
-  static constexpr int kChunk = 768;  // centroids in shared memory
+  static constexpr int kGroupThreads = 128, kGroupRows = 64, kTile = 128;
+  static constexpr int kItemRows = kThreads / kGroupThreads * kGroupRows;
+  static constexpr int kChunk = 640;  // centroids in shared memory, of two CTAs
+  static constexpr int kParts = kD / 16;
+  static constexpr ptx::Swizzle kSwizzle = kD == 128 ? ptx::Swizzle::b128 : ptx::Swizzle::b64;
 
-  static int64_t held(const Params& p) {
-    return p.max_blocks < kChunk ? ceil_div(p.max_blocks, 8) * 8 : kChunk;
+  static constexpr int64_t held(int64_t blocks) {
+    return blocks < kChunk ? ceil_div(blocks, kTile) * kTile : kChunk;
   }
-  static int64_t smem_bytes(const Params& p) { return held(p) * (kD + 4); }
+  static int64_t smem_bytes(const Params& p) {
+    return (held(p.max_blocks) + kItemRows) * kD + held(p.max_blocks) * 4;
+  }
   static int64_t tiles(const Params& p) {
     const int64_t rows = p.max_blocks * kRows;
     return ceil_div(kSample ? max_sample(p, rows) : rows, kItemRows);
@@ -96,52 +102,80 @@ struct Assign {
   }
 
  private:
-  // Shared memory: centroids | their base keys.
-  VCA_DEVICE static unsigned char* centroid_rows() { return shared_at<unsigned char>(0); }
+  // Shared memory: centroids | rows of both warpgroups | base keys of the centroids.
+  VCA_DEVICE static ptx::SmemAddr rows_at(const Params& p, int group) {
+    return ptx::dynamic_smem() +
+           static_cast<uint32_t>((held(p.max_blocks) + group * kGroupRows) * kD);
+  }
   VCA_DEVICE static int32_t* base_of(const Params& p) {
-    const int32_t blocks = static_cast<int32_t>(p.max_blocks);
-    const int32_t held = blocks < kChunk ? (blocks + 7) / 8 * 8 : kChunk;
-    return shared_at<int32_t>(held * kD);
+    return shared_at<int32_t>((held(p.max_blocks) + kItemRows) * kD);
+  }
+  VCA_DEVICE static uint32_t offset_of(int row, int part) {
+    return ptx::swizzled_offset(static_cast<uint32_t>(row), static_cast<uint32_t>(part) * 16,
+                                kSwizzle);
+  }
+  VCA_DEVICE static void store(ptx::SmemAddr to, const Word4& w) {
+    ptx::st_shared_v4(to, ptx::Words4{{w.x, w.y, w.z, w.w}});
+  }
+  VCA_DEVICE static void sync_group(int group) {
+#if defined(__CUDACC__)
+    __syncwarp();
+#endif
+    ptx::bar_sync(static_cast<uint32_t>(1 + group), kGroupThreads);
   }
 
   VCA_DEVICE static void load_centroids(const Params& p, const int8_t* from, int32_t n) {
-    unsigned char* rows = centroid_rows();
-    const int padded = (n + 7) / 8 * 8;
-    int32_t* base = base_of(p);
-    constexpr int kParts = kD / 16;
+    const int padded = (n + kTile - 1) / kTile * kTile;
     for (int i = thread(); i < padded * kParts; i += kThreads) {
       const int c = i / kParts;
-      store_word4(rows + chunk_offset<kD>(c, i % kParts),
-                  c < n ? load_word4(from + int64_t{i} * 16) : Word4{0, 0, 0, 0});
+      store(ptx::dynamic_smem() + offset_of(c, i % kParts),
+            c < n ? load_word4(from + int64_t{i} * 16) : Word4{0, 0, 0, 0});
+    }
+    ptx::fence_proxy_async_shared_cta();
+    sync_threads(kThreads);
+    int32_t* base = base_of(p);
+    const auto* rows = shared_at<unsigned char>(0);
+    for (int c = thread(); c < padded; c += kThreads) {
+      int32_t norm = 0;  // the swizzle permutes a row's words only
+      for (int i = 0; i < kParts; ++i) {
+        const Word4 w = load_word4(rows + c * kD + (i + c) % kParts * 16);
+        for (int j = 0; j < 4; ++j) norm = ptx::dp4a(word_of(w, j), word_of(w, j), norm);
+      }
+      base[c] = c < n ? norm * 256 + c / 8 * 2 + c % 2 + 1 : INT32_MAX;
     }
     sync_threads(kThreads);
-    for (int c = thread(); c < padded; c += kThreads)
-      base[c] = c < n ? norm_of_row<kD>(rows, c) * 256 + c / 8 * 2 + c % 2 + 1 : INT32_MAX;
-    sync_threads(kThreads);
+  }
+
+  VCA_DEVICE static void load_rows(const Params& p, const Problem& x, int group, int64_t first,
+                                   int32_t left) {
+    const int32_t* sampled = p.order + x.block0 * kRows + first;
+    const int8_t* values = p.values + (x.row0 + (kSample ? 0 : first)) * kD;
+    const int own = thread() % kGroupThreads;
+    constexpr int kAtOnce = kGroupRows * kParts / kGroupThreads;
+    Word4 w[kAtOnce];
+    VCA_UNROLL
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int row = (i * kGroupThreads + own) / kParts, part = own % kParts;
+      w[i] = row < left
+                 ? load_word4(values + int64_t{kSample ? sampled[row] : row} * kD + part * 16)
+                 : Word4{0, 0, 0, 0};
+    }
+    VCA_UNROLL
+    for (int i = 0; i < kAtOnce; ++i)
+      store(rows_at(p, group) + offset_of((i * kGroupThreads + own) / kParts, own % kParts), w[i]);
+    ptx::fence_proxy_async_shared_cta();
+    sync_group(group);
   }
 
   VCA_DEVICE static void label_rows(const Params& p, const Problem& x, int32_t m, int64_t row0,
                                     int32_t& loaded) {
-    const int g = lane() / 4, t = lane() % 4;
+    const int group = thread() / kGroupThreads, t = lane() % 4;
+    const int64_t first = row0 + group * kGroupRows;
+    const auto left = static_cast<int32_t>(m - first < kGroupRows ? m - first : kGroupRows);
+    load_rows(p, x, group, first, left);
     const auto index = static_cast<int32_t>(x.index);
     const int8_t* centroids = p.centroids + x.block0 * kD;
-    int32_t* labels = p.labels + x.row0 + row0;
-    const int first = warp() * kTiles * 16 + g;
-    const auto left = static_cast<int32_t>(m - row0 < kItemRows ? m - row0 : kItemRows);
-    const int32_t* sampled = p.order + x.block0 * kRows + row0;
-    const int8_t* values = p.values + (x.row0 + (kSample ? 0 : row0)) * kD;
-    RowShare<kD> a[kTiles][2];
-    VCA_UNROLL
-    for (int i = 0; i < kTiles; ++i) VCA_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int row = first + i * 16 + half * 8;
-      a[i][half] = empty_share<kD>();
-      if (row < left)
-        a[i][half] = share_from_global<kD>(values + int64_t{kSample ? sampled[row] : row} * kD, t);
-    }
-    int32_t key[kTiles][2], nearest[kTiles][2];
-    VCA_UNROLL
-    for (int i = 0; i < kTiles; ++i) key[i][0] = key[i][1] = INT32_MAX;
+    int32_t key[2] = {INT32_MAX, INT32_MAX}, nearest[2] = {0, 0};
     for (int32_t c0 = 0; c0 < x.k; c0 += kChunk) {
       const int32_t n = x.k - c0 < kChunk ? x.k - c0 : kChunk;
       if (loaded != index) {
@@ -149,56 +183,58 @@ struct Assign {
         load_centroids(p, centroids + int64_t{c0} * kD, n);
         loaded = x.k <= kChunk ? index : -1;
       }
-      meet_centroids(p, a, c0, n, key, nearest);
+      meet_centroids(p, group, c0, n, key, nearest);
     }
+    int32_t* labels = p.labels + x.row0 + first;
     VCA_UNROLL
-    for (int i = 0; i < kTiles; ++i) VCA_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const int row = first + i * 16 + half * 8;
-      const int32_t label = join_lanes(key[i][half] >> 8, nearest[i][half]);
+      const int row = warp() % 4 * 16 + lane() / 4 + half * 8;
+      const int32_t label = join_lanes(key[half] >> 8, nearest[half]);
       if (t == 0 && row < left) labels[row] = label;
     }
+    sync_group(group);  // all have read the rows
   }
 
-  VCA_DEVICE static void meet_centroids(const Params& p, const RowShare<kD> (&a)[kTiles][2],
-                                        int32_t c0, int32_t n, int32_t (&key)[kTiles][2],
-                                        int32_t (&nearest)[kTiles][2]) {
-    const int g = lane() / 4, t = lane() % 4;
-    const unsigned char* rows = centroid_rows();
-    const int32_t* base = base_of(p);
-    ptx::bar_warp_sync();  // the last rows of a segment are loaded by some lanes only
-    for (int32_t c = 0; c < n; c += 8) {
-      const RowShare<kD> column = share_from_shared<kD>(rows, c + g, t);
-      const int32_t even = base[c + 2 * t], odd = base[c + 2 * t + 1];
-      // Tiles inside steps: products that wait for each other are kTiles apart.
-      int32_t dot[kTiles][4] = {};
+  VCA_DEVICE static void meet_centroids(const Params& p, int group, int32_t c0, int32_t n,
+                                        int32_t (&key)[2], int32_t (&nearest)[2]) {
+    const int t = lane() % 4;
+    const int32_t* base = base_of(p) + 2 * t;
+    const ptx::MatrixDesc a = ptx::matrix_desc(rows_at(p, group), kSwizzle);
+    ptx::MatrixDesc b = ptx::matrix_desc(ptx::dynamic_smem(), kSwizzle);
+    for (int32_t c = 0; c < n; c += kTile) {
+      int32_t dot[64];
+      ptx::wgmma_fence();
       VCA_UNROLL
-      for (int j = 0; j < RowShare<kD>::kSteps; ++j) {
-        VCA_UNROLL
-        for (int i = 0; i < kTiles; ++i)
-          ptx::mma_m16n8k32_s32_s8_s8(dot[i], a[i][0].low(j), a[i][1].low(j), a[i][0].high(j),
-                                      a[i][1].high(j), column.low(j), column.high(j));
-      }
+      for (uint32_t step = 0; step < kD / 32; ++step)
+        ptx::wgmma_m64n128k32_s32_s8_s8(dot, ptx::advance(a, step * 32), ptx::advance(b, step * 32),
+                                        step > 0);
+      ptx::wgmma_commit_group();
+      ptx::wgmma_wait_group<0>();
       VCA_UNROLL
-      for (int i = 0; i < kTiles; ++i) {
-        key[i][0] = min3(key[i][0], even - 512 * dot[i][0], odd - 512 * dot[i][1]);
-        key[i][1] = min3(key[i][1], even - 512 * dot[i][2], odd - 512 * dot[i][3]);
+      for (int i = 0; i < 64; ++i) ptx::keep(dot[i]);
+      VCA_UNROLL
+      for (int i = 0; i < 16; ++i) {
+        const int32_t even = base[c + 8 * i], odd = base[c + 8 * i + 1];
+        key[0] = min3(key[0], even - 512 * dot[4 * i], odd - 512 * dot[4 * i + 1]);
+        key[1] = min3(key[1], even - 512 * dot[4 * i + 2], odd - 512 * dot[4 * i + 3]);
       }
+      b = ptx::advance(b, kTile * kD);
     }
     VCA_UNROLL
-    for (int i = 0; i < kTiles; ++i) {
-      VCA_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const int32_t at = (key[i][half] & 255) - 1;
-        if (at < 0) continue;
-        nearest[i][half] = c0 + at / 2 * 8 + 2 * t + at % 2;
-        key[i][half] &= ~255;
-      }
+    for (int half = 0; half < 2; ++half) {
+      const int32_t at = (key[half] & 255) - 1;
+      if (at < 0) continue;
+      nearest[half] = c0 + at / 2 * 8 + 2 * t + at % 2;
+      key[half] &= ~255;
     }
   }
   VCA_DEVICE static int32_t min3(int32_t a, int32_t b, int32_t c) {
+#if defined(__CUDACC__)
+    return __vimin3_s32(a, b, c);
+#else
     const int32_t low = b < c ? b : c;
     return a < low ? a : low;
+#endif
   }
 
   // The four lanes of a row.
@@ -215,13 +251,13 @@ struct Assign {
   }
 };
 
-// Centroids become the rounded means of their sampled rows: 32 channels a CTA, sums in shared
+// Centroids become the rounded means of their sampled rows: 16 channels a CTA, sums in shared
 // memory. Integer additions commute, so their order does not matter.
 struct Update {
   static constexpr int kThreads = 384;
-  static constexpr int kMinBlocks = 2;
-  static constexpr int kChannels = 32;
-  static constexpr int kAtOnce = 4;  // rows a lane has in flight
+  static constexpr int kMinBlocks = 3;
+  static constexpr int kChannels = 16;
+  static constexpr int kLanes = kChannels / 4;  // a row
   static constexpr int kChunk = 1536;
   static int64_t smem_bytes(const Params& p) {
     return (p.max_blocks < kChunk ? p.max_blocks : kChunk) * (kChannels + 1) * 4;
@@ -245,40 +281,40 @@ struct Update {
     int32_t* counts = sums + n * kChannels;
     for (int i = thread(); i < n * (kChannels + 1); i += kThreads) sums[i] = 0;
     sync_threads(kThreads);
-    // A warp takes 32 rows: each lane looks up one, then eight lanes a row add four channels each.
-    // The channels turn with the row, so that the lanes of four rows add into 32 different banks.
+    // A warp takes 32 rows: each lane looks up one, then four lanes a row add four channels each.
+    // The channels turn with the row, so that rows of one centroid fall into different banks.
     const int32_t m = sample_size(p, x);
-    const int q = lane() / 8, word = lane() % 8;
+    const int q = lane() / kLanes, word = lane() % kLanes;
     const int32_t* sampled = p.order + x.block0 * kRows;
     const int8_t* values = p.values + x.row0 * p.d_pad + channel0 + word * 4;
+    int32_t own = warp() * 32 + lane();
+    int32_t next_label = own < m ? p.labels[x.row0 + own] - c0 : -1;
+    int32_t next_row = own < m ? sampled[own] : 0;
     for (int32_t first = warp() * 32; first < m; first += kThreads) {
-      const int32_t own = first + lane();
-      const int32_t own_label = own < m ? p.labels[x.row0 + own] - c0 : -1;
-      const int32_t own_row = own < m ? sampled[own] : 0;
-      VCA_UNROLL_1
-      for (int j0 = 0; j0 < 8; j0 += kAtOnce) {
-        uint32_t bytes[kAtOnce];
-        int32_t label[kAtOnce];
+      const int32_t own_label = next_label, own_row = next_row;
+      own += kThreads;  // looked up while this turn adds
+      next_label = own < m ? p.labels[x.row0 + own] - c0 : -1;
+      next_row = own < m ? sampled[own] : 0;
+      uint32_t bytes[kLanes];
+      int32_t label[kLanes];
+      VCA_UNROLL
+      for (int j = 0; j < kLanes; ++j) {
+        const auto from = static_cast<uint32_t>(32 / kLanes * j + q);
+        const auto row =
+            static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(own_row), from));
+        label[j] = static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(own_label), from));
+        bytes[j] = *reinterpret_cast<const uint32_t*>(values + int64_t{row} * p.d_pad);
+      }
+      VCA_UNROLL
+      for (int j = 0; j < kLanes; ++j) {
+        if (label[j] < 0 || label[j] >= n) continue;
         VCA_UNROLL
-        for (int j = 0; j < kAtOnce; ++j) {
-          const auto from = static_cast<uint32_t>(4 * (j0 + j) + q);
-          const auto row =
-              static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(own_row), from));
-          label[j] =
-              static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(own_label), from));
-          bytes[j] = *reinterpret_cast<const uint32_t*>(values + int64_t{row} * p.d_pad);
+        for (int b = 0; b < 4; ++b) {
+          const int turned = (b + q) & 3;
+          ptx::red_shared_add(&sums[label[j] * kChannels + word * 4 + turned],
+                              static_cast<int8_t>(bytes[j] >> (8 * turned)));
         }
-        VCA_UNROLL
-        for (int j = 0; j < kAtOnce; ++j) {
-          if (label[j] < 0 || label[j] >= n) continue;
-          VCA_UNROLL
-          for (int b = 0; b < 4; ++b) {
-            const int turned = (b + q) & 3;
-            ptx::red_shared_add(&sums[label[j] * kChannels + word * 4 + turned],
-                                static_cast<int8_t>(bytes[j] >> (8 * turned)));
-          }
-          if (word == 0) ptx::red_shared_add(&counts[label[j]], 1);
-        }
+        if (word == 0) ptx::red_shared_add(&counts[label[j]], 1);
       }
     }
     sync_threads(kThreads);

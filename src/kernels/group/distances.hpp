@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All squared distances between the centroids, or between the block means, of a problem; and the
-// chain through the centroids.
+// The nearest neighbours of every centroid, or of every block mean, of a problem; and the chain
+// through the centroids. No table of distances: whoever needs more than the lists multiplies again.
 #pragma once
 
 #include "kernels/group/bits.hpp"
@@ -9,79 +9,6 @@ namespace vca::kernels::group {
 
 // What is compared: centroids before the chain, means of full blocks before pass number `pass`.
 inline constexpr int32_t kCentroids = -1;
-
-// 64 rows by 128 columns of the table.
-template <int kD>
-struct Distances {
-  static constexpr int kThreads = 128;
-  static constexpr int kMinBlocks = 4;
-  static constexpr int kTileRows = 64, kTileColumns = 128;
-  static int64_t smem_bytes(const Params&) { return kTileColumns * (kD + 4); }
-  static int64_t tiles(const Params& p) {
-    return ceil_div(p.max_blocks, kTileRows) * ceil_div(p.max_blocks, kTileColumns);
-  }
-  VCA_DEVICE static void run(const Params& p, int32_t pass, int64_t items) {
-    if (pass == kCentroids && *p.any_cold == 0) return;
-    const int64_t columns = ceil_div(p.max_blocks, kTileColumns);
-    const int64_t tiles = ceil_div(p.max_blocks, kTileRows) * columns;
-    for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
-      const Problem x = problem_at(p, item / tiles);
-      if (pass == kCentroids ? !clusters(p, x) : !exchanges(p, x, pass)) continue;
-      const auto row0 = static_cast<int32_t>(item % tiles / columns * kTileRows);
-      const auto column0 = static_cast<int32_t>(item % tiles % columns * kTileColumns);
-      const int32_t n = pass == kCentroids ? x.k : x.full;
-      if (row0 < n && column0 < n)
-        tile((pass == kCentroids ? p.centroids : p.means) + x.block0 * kD, n, row0, column0,
-             x.pitch, matrix_of(p, x));
-    }
-  }
-
- private:
-  VCA_DEVICE static void tile(const int8_t* vectors, int32_t n, int32_t row0, int32_t column0,
-                              int64_t pitch, int32_t* out) {
-    auto* rows = shared_at<unsigned char>(0);
-    auto* norms = shared_at<int32_t>(kTileColumns * kD);
-    constexpr int kParts = kD / 16;
-    const int32_t columns = n - column0 < kTileColumns ? n - column0 : kTileColumns;
-    for (int i = thread(); i < kTileColumns * kParts; i += kThreads) {
-      const int c = i / kParts;
-      store_word4(rows + chunk_offset<kD>(c, i % kParts),
-                  c < columns ? load_word4(vectors + int64_t{column0} * kD + int64_t{i} * 16)
-                              : Word4{0, 0, 0, 0});
-    }
-    sync_threads(kThreads);
-    norms[thread()] = norm_of_row<kD>(rows, thread());
-    sync_threads(kThreads);
-    const int g = lane() / 4, t = lane() % 4;
-    const int32_t upper = row0 + warp() * 16 + g, lower = upper + 8;
-    const RowShare<kD> a =
-        upper < n ? share_from_global<kD>(vectors + int64_t{upper} * kD, t) : empty_share<kD>();
-    const RowShare<kD> b =
-        lower < n ? share_from_global<kD>(vectors + int64_t{lower} * kD, t) : empty_share<kD>();
-    int32_t norm_a = norm_of_share(a), norm_b = norm_of_share(b);
-    for (uint32_t mask = 1; mask < 4; mask *= 2) {
-      norm_a += ptx::shfl_sync_bfly(norm_a, mask);
-      norm_b += ptx::shfl_sync_bfly(norm_b, mask);
-    }
-    ptx::bar_warp_sync();  // the last rows are loaded by some lanes only
-    for (int c = 0; c < columns; c += 8) {
-      int32_t dot[4] = {0, 0, 0, 0};
-      multiply<kD>(dot, a, b, share_from_shared<kD>(rows, c + g, t));
-      const int i = c + 2 * t;
-      // The pitch is a multiple of 8: padding columns exist.
-      int32_t* to = out + column0 + i;
-      if (upper < n) {
-        to[upper * pitch] = norm_a + norms[i] - 2 * dot[0];
-        to[upper * pitch + 1] = norm_a + norms[i + 1] - 2 * dot[1];
-      }
-      if (lower < n) {
-        to[lower * pitch] = norm_b + norms[i] - 2 * dot[2];
-        to[lower * pitch + 1] = norm_b + norms[i + 1] - 2 * dot[3];
-      }
-    }
-    sync_threads(kThreads);
-  }
-};
 
 // (key, index), smaller key first, then smaller index.
 struct Candidate {
@@ -95,86 +22,206 @@ VCA_DEVICE Candidate warp_best(Candidate c) {
   return {key, ptx::redux_sync_min(c.key == key ? c.index : INT32_MAX)};
 }
 
-// The nearest neighbours of every row of the table, nearest first, without the row itself and (for
-// pairs) without blocks tried lately. -1 ends a list that may go on: whoever needs more looks into
-// the table. A warp a row; each lane keeps the best four of its columns, so a list ends early where
-// the fifth of one lane might come next.
 inline constexpr int32_t kListEnd = -1;
 
+// The nearest columns of the rows of a warp: 16 rows in registers, columns in shared memory.
+// Distances are |c|^2 - 2 r.c, in keys as those of Assign; the four lanes of a row keep the best six
+// of their columns each, in ascending order.
+template <int kD>
+struct Nearest {
+  static constexpr int kOwn = 6;
+  static constexpr int kChunk = 768;  // columns at once; keys number 1,016 at most
+  static constexpr int kParts = kD / 16;
+  struct Best {
+    Candidate of[kOwn];
+  };
+  VCA_DEVICE static void clear(Best (&best)[2]) {
+    VCA_UNROLL
+    for (int i = 0; i < kOwn; ++i) best[0].of[i] = best[1].of[i] = {INT32_MAX, INT32_MAX};
+  }
+
+  // Base keys of columns that lie in shared memory; `padded` is a multiple of 16.
+  VCA_DEVICE static void set_base(const unsigned char* rows, int32_t* base, int columns, int padded,
+                                  int threads) {
+    for (int c = thread(); c < padded; c += threads)
+      base[c] = c < columns ? norm_of_row<kD>(rows, c) * 256 + c % kChunk / 8 * 2 + c % 2 + 1
+                            : INT32_MAX;
+  }
+
+  // Columns [c0, c0 + columns) of the problem lie at `rows`.
+  VCA_DEVICE static void compare(const unsigned char* rows, const int32_t* base,
+                                 const RowShare<kD>& a, const RowShare<kD>& b, int32_t c0,
+                                 int32_t columns, Best (&best)[2]) {
+    const int g = lane() / 4, t = lane() % 4;
+    int32_t own[2][kOwn];
+    VCA_UNROLL
+    for (int i = 0; i < kOwn; ++i) own[0][i] = own[1][i] = INT32_MAX;
+    ptx::bar_warp_sync();  // the last rows are loaded by some lanes only
+    VCA_UNROLL_1
+    for (int32_t c = 0; c < columns; c += 16) {
+      int32_t dot[2][4] = {};
+      multiply<kD>(dot[0], a, b, share_from_shared<kD>(rows, c + g, t));
+      multiply<kD>(dot[1], a, b, share_from_shared<kD>(rows, c + 8 + g, t));
+      VCA_UNROLL
+      for (int j = 0; j < 2; ++j) {
+        const int32_t even = base[c + 8 * j + 2 * t], odd = base[c + 8 * j + 2 * t + 1];
+        insert(own[0], even - 512 * dot[j][0]);
+        insert(own[1], even - 512 * dot[j][2]);
+        insert(own[0], odd - 512 * dot[j][1]);
+        insert(own[1], odd - 512 * dot[j][3]);
+      }
+    }
+    VCA_UNROLL
+    for (int half = 0; half < 2; ++half) VCA_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      // Padding columns have base keys of INT32_MAX and products of zero.
+      const int32_t at = (own[half][i] & 255) - 1;
+      if (own[half][i] != INT32_MAX)
+        keep_best(best[half], {own[half][i] >> 8, c0 + at / 2 * 8 + 2 * t + at % 2});
+    }
+  }
+
+  // Merges the four lanes of row number `row` into its list; all lanes of the warp come here.
+  // `id` of a column, ascending, or null: itself. `tried`: kPairMemory blocks to leave out, or null.
+  VCA_DEVICE static void write(int32_t* list, bool real, int32_t row, const int32_t* tried,
+                               const int32_t* id, Best& best) {
+    // A list ends where the seventh of one lane might come next.
+    Candidate cut = best.of[kOwn - 1];
+    for (uint32_t mask = 1; mask < 4; mask *= 2) {
+      const Candidate other = exchanged(cut, mask);
+      if (before(other, cut)) cut = other;
+    }
+    int32_t avoid[kPairMemory];
+    VCA_UNROLL
+    for (int i = 0; i < kPairMemory; ++i) avoid[i] = real && tried != nullptr ? tried[i] : -1;
+    int32_t rank[kOwn], number[kOwn], length = 0;
+    VCA_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      const int32_t column = best.of[i].index;
+      number[i] = id != nullptr && column != INT32_MAX ? id[column] : column;
+      bool barred = column == INT32_MAX || number[i] == row || before(cut, best.of[i]);
+      VCA_UNROLL
+      for (int j = 0; j < kPairMemory; ++j) barred = barred || number[i] == avoid[j];
+      if (barred) best.of[i] = {INT32_MAX, INT32_MAX};
+      length += barred ? 0 : 1;
+      rank[i] = 0;
+    }
+    for (uint32_t mask = 0; mask < 4; ++mask) VCA_UNROLL
+    for (int j = 0; j < kOwn; ++j) {
+      const Candidate other = exchanged(best.of[j], mask);
+      VCA_UNROLL
+      for (int i = 0; i < kOwn; ++i) rank[i] += before(other, best.of[i]) ? 1 : 0;
+    }
+    for (uint32_t mask = 1; mask < 4; mask *= 2) length += ptx::shfl_sync_bfly(length, mask);
+    if (!real) return;
+    VCA_UNROLL
+    for (int i = 0; i < kOwn; ++i)
+      if (best.of[i].index != INT32_MAX && rank[i] < kListed) list[rank[i]] = number[i];
+    for (int i = length + lane() % 4; i < kListed; i += 4) list[i] = kListEnd;
+  }
+
+ private:
+  VCA_DEVICE static Candidate exchanged(const Candidate& c, uint32_t mask) {
+    return {ptx::shfl_sync_bfly(c.key, mask), ptx::shfl_sync_bfly(c.index, mask)};
+  }
+  VCA_DEVICE static void insert(int32_t (&own)[kOwn], int32_t key) {
+    VCA_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      const int32_t low = key < own[i] ? key : own[i];
+      key = key < own[i] ? own[i] : key;
+      own[i] = low;
+    }
+  }
+  VCA_DEVICE static void keep_best(Best& best, Candidate next) {
+    VCA_UNROLL
+    for (int i = 0; i < kOwn; ++i)
+      if (before(next, best.of[i])) {
+        const Candidate worse = best.of[i];
+        best.of[i] = next;
+        next = worse;
+      }
+  }
+};
+
+// A list for each row, nearest first, without the row itself and (for pairs) without blocks tried
+// lately. -1 ends a list that may go on.
+template <int kD>
 struct Neighbours {
+  using Finder = Nearest<kD>;
   static constexpr int kThreads = 256;
-  static constexpr int kMinBlocks = 4;
-  static constexpr int kWarps = kThreads / 32;
-  static constexpr int kOwn = 4;
-  static int64_t smem_bytes(const Params&) { return 0; }
+  static constexpr int kMinBlocks = 2;
+  static constexpr int kItemRows = 128;
+  static constexpr int kChunk = Finder::kChunk, kParts = Finder::kParts;
+
+  static constexpr int64_t held(int64_t blocks) {
+    return blocks < kChunk ? ceil_div(blocks, 16) * 16 : kChunk;
+  }
+  static int64_t smem_bytes(const Params& p) { return held(p.max_blocks) * (kD + 4); }
+  static int64_t tiles(const Params& p) { return ceil_div(p.max_blocks, kItemRows); }
   VCA_DEVICE static void run(const Params& p, int32_t pass, int64_t items) {
-    if (pass == kCentroids && *p.any_cold == 0) return;
-    const int64_t tiles = ceil_div(p.max_blocks, kWarps);
+    if (pass == kCentroids ? *p.any_cold == 0 : pass >= *p.most_passes) return;
+    const int64_t tiles = ceil_div(p.max_blocks, kItemRows);
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
       const Problem x = problem_at(p, item / tiles);
       if (pass == kCentroids ? !clusters(p, x) : !exchanges(p, x, pass)) continue;
-      const auto row = static_cast<int32_t>(item % tiles * kWarps + warp());
+      const auto row0 = static_cast<int32_t>(item % tiles * kItemRows);
       const int32_t n = pass == kCentroids ? x.k : x.full;
-      if (row < n) list(p, x, pass, row, n);
+      if (row0 < n) list_rows(p, x, pass, row0, n);
     }
   }
 
  private:
-  VCA_DEVICE static void list(const Params& p, const Problem& x, int32_t pass, int32_t row,
-                              int32_t n) {
-    int32_t avoid[kPairMemory];
-    VCA_UNROLL
-    for (int i = 0; i < kPairMemory; ++i)
-      avoid[i] = pass > 0 ? p.tried[(x.block0 + row) * kPairMemory + i] : row;
-    const int32_t* table = matrix_of(p, x) + row * x.pitch;
-    Candidate own[kOwn];
-    VCA_UNROLL
-    for (int i = 0; i < kOwn; ++i) own[i] = {INT32_MAX, INT32_MAX};
-    VCA_UNROLL_8
-    for (int32_t c = lane(); c < n; c += 32) {
-      Candidate next{table[c], c};
-      bool barred = next.key >= own[kOwn - 1].key || c == row;
-      VCA_UNROLL
-      for (int i = 0; i < kPairMemory; ++i) barred = barred || c == avoid[i];
-      if (barred) continue;
-      // Columns come in ascending order: equal distances keep theirs.
-      VCA_UNROLL
-      for (int i = 0; i < kOwn; ++i)
-        if (next.key < own[i].key) {
-          const Candidate worse = own[i];
-          own[i] = next;
-          next = worse;
-        }
-    }
-    int32_t result = kListEnd;
-    int taken = 0;
-    for (int i = 0; i < kListed; ++i) {
-      const Candidate best = warp_best(own[0]);
-      if (best.key == INT32_MAX) break;
-      if (lane() == i) result = best.index;
-      if (own[0].index == best.index) {
-        VCA_UNROLL
-        for (int j = 0; j + 1 < kOwn; ++j) own[j] = own[j + 1];
-        own[kOwn - 1] = {INT32_MAX, INT32_MAX};
-        ++taken;
+  VCA_DEVICE static void list_rows(const Params& p, const Problem& x, int32_t pass, int32_t row0,
+                                   int32_t n) {
+    const int8_t* vectors = (pass == kCentroids ? p.centroids : p.means) + x.block0 * kD;
+    auto* rows = shared_at<unsigned char>(0);
+    auto* base = shared_at<int32_t>(held(p.max_blocks) * kD);
+    const int g = lane() / 4, t = lane() % 4;
+    const int32_t upper = row0 + warp() * 16 + g, lower = upper + 8;
+    RowShare<kD> a = empty_share<kD>(), b = empty_share<kD>();
+    if (upper < n) a = share_from_global<kD>(vectors + int64_t{upper} * kD, t);
+    if (lower < n) b = share_from_global<kD>(vectors + int64_t{lower} * kD, t);
+    typename Finder::Best best[2];
+    Finder::clear(best);
+    for (int32_t c0 = 0; c0 < n; c0 += kChunk) {
+      const int32_t columns = n - c0 < kChunk ? n - c0 : kChunk;
+      const int padded = (columns + 15) / 16 * 16;
+      VCA_UNROLL_8
+      for (int i = thread(); i < padded * kParts; i += kThreads) {
+        const int c = i / kParts;
+        store_word4(rows + chunk_offset<kD>(c, i % kParts),
+                    c < columns ? load_word4(vectors + (int64_t{c0} * kParts + i) * 16)
+                                : Word4{0, 0, 0, 0});
       }
-      if (ptx::vote_sync_any(taken == kOwn)) break;
+      sync_threads(kThreads);
+      Finder::set_base(rows, base, columns, padded, kThreads);
+      sync_threads(kThreads);
+      Finder::compare(rows, base, a, b, c0, columns, best);
+      sync_threads(kThreads);
     }
-    if (lane() < kListed) p.lists[(x.block0 + row) * kListed + lane()] = result;
+    VCA_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int32_t row = half == 0 ? upper : lower;
+      Finder::write(p.lists + (x.block0 + row) * kListed, row < n, row,
+                    pass > 0 ? p.tried + (x.block0 + row) * kPairMemory : nullptr, nullptr,
+                    best[half]);
+    }
   }
 };
 
-// Places of the centroids: from the one of largest norm always to the nearest unused one. One warp
-// a problem; the others only help it to load.
+// Places of the centroids: from the one of largest norm always to the nearest unused one. A warp
+// follows the lists; where one ends, all threads look through the centroids.
 template <int kD>
 struct Chain {
-  static constexpr int kThreads = 256;
+  static constexpr int kThreads = 640;
   static constexpr int kMinBlocks = 1;
   static constexpr int kWarps = kThreads / 32;
-  static constexpr int64_t kHeld = 3000;  // centroids whose lists fit shared memory
+  static constexpr int kParts = kD / 16;
+  // Centroids, their lists and norms in shared memory, where there are not too many.
+  static constexpr int64_t kHeld = 1024;
+  static constexpr int64_t held(int64_t blocks) { return blocks <= kHeld ? blocks : 0; }
   static int64_t smem_bytes(const Params& p) {
-    return kWarps * static_cast<int64_t>(sizeof(Candidate)) +
-           (p.max_blocks <= kHeld ? p.max_blocks * kListed * 4 : 0) + p.max_blocks;
+    return 16 + kWarps * 8 + held(p.max_blocks) * (kD + kListed * 4) + p.max_blocks * 5;
   }
   VCA_DEVICE static void run(const Params& p, int64_t items) {
     if (*p.any_cold == 0) return;
@@ -186,59 +233,117 @@ struct Chain {
   }
 
  private:
+  // Where the chain stands: the next centroid (the last one, where its list has ended) and its place.
+  struct Shared {
+    int32_t current, place;
+    Candidate best[kWarps];
+  };
+
   VCA_DEVICE static void chain(const Params& p, const Problem& x) {
-    auto* best = shared_at<Candidate>(0);
-    auto* held = shared_at<int32_t>(kWarps * static_cast<int64_t>(sizeof(Candidate)));
-    const bool holds = p.max_blocks <= kHeld;
-    auto* used = reinterpret_cast<uint8_t*>(held + (holds ? p.max_blocks * kListed : 0));
+    auto& s = *shared_at<Shared>(0);
+    unsigned char* next = shared_at<unsigned char>(16 + kWarps * 8);
+    const int8_t* centroids = p.centroids + x.block0 * kD;
     const int32_t* lists = p.lists + x.block0 * kListed;
+    if (held(p.max_blocks) > 0) {
+      for (int i = thread(); i < x.k * kParts; i += kThreads)
+        store_word4(next + i * 16, load_word4(centroids + i * 16));
+      centroids = reinterpret_cast<const int8_t*>(next);
+      next += p.max_blocks * kD;
+      auto* to = reinterpret_cast<int32_t*>(next);
+      for (int i = thread(); i < x.k * kListed; i += kThreads) to[i] = lists[i];
+      lists = to;
+      next += p.max_blocks * kListed * 4;
+    }
+    auto* norms = reinterpret_cast<int32_t*>(next);
+    uint8_t* used = next + p.max_blocks * 4;
+    if (thread() == 0) s.place = 0;
+    sync_threads(kThreads);
     Candidate mine{INT32_MAX, INT32_MAX};
     for (int32_t c = thread(); c < x.k; c += kThreads) {
       used[c] = 0;
-      const int8_t* row = p.centroids + (x.block0 + c) * kD;
-      int32_t norm = 0;
-      for (int i = 0; i < kD / 16; ++i) {
-        const Word4 w = load_word4(row + i * 16);
-        for (int j = 0; j < 4; ++j) norm = ptx::dp4a(word_of(w, j), word_of(w, j), norm);
+      norms[c] = product(centroids, c, c);
+      if (-norms[c] < mine.key) mine = {-norms[c], c};
+    }
+    // The first centroid of a thread stays in registers.
+    const int32_t first = thread() < x.k ? thread() : 0;
+    Word4 own[kParts];
+    VCA_UNROLL
+    for (int i = 0; i < kParts; ++i) own[i] = load_word4(centroids + int64_t{first} * kD + i * 16);
+    find_best(s, mine);
+    for (;;) {
+      if (warp() == 0) follow(p, x, s, lists, used);
+      sync_threads(kThreads);
+      if (s.place == x.k) return;
+      const int32_t current = s.current;
+      mine = {INT32_MAX, INT32_MAX};
+      if (thread() < x.k && used[thread()] == 0) {
+        int32_t sum = 0;
+        VCA_UNROLL
+        for (int i = 0; i < kParts; ++i)
+          sum = product_of(own[i], load_word4(centroids + int64_t{current} * kD + i * 16), sum);
+        mine = {norms[thread()] - 2 * sum, thread()};
       }
-      if (-norm < mine.key) mine = {-norm, c};
+      for (int32_t c = thread() + kThreads; c < x.k; c += kThreads) {
+        if (used[c] != 0) continue;
+        const int32_t distance = norms[c] - 2 * product(centroids, c, current);
+        if (distance < mine.key) mine = {distance, c};
+      }
+      find_best(s, mine);
     }
-    if (holds) {
-      for (int i = thread(); i < x.k * kListed; i += kThreads) held[i] = lists[i];
-      lists = held;
-    }
+  }
+
+  // s.current = the best of all threads.
+  VCA_DEVICE static void find_best(Shared& s, Candidate mine) {
     mine = warp_best(mine);
-    if (lane() == 0) best[warp()] = mine;
+    if (lane() == 0) s.best[warp()] = mine;
     sync_threads(kThreads);
-    if (warp() != 0) return;
-    Candidate at = best[0];
-    for (int w = 1; w < kWarps; ++w)
-      if (before(best[w], at)) at = best[w];
-    const int32_t* table = matrix_of(p, x);
-    int32_t current = at.index;
-    for (int32_t place = 0; place < x.k; ++place) {
+    if (warp() == 0) {
+      mine = warp_best(lane() < kWarps ? s.best[lane()] : Candidate{INT32_MAX, INT32_MAX});
+      if (lane() == 0) s.current = mine.index;
+    }
+    sync_threads(kThreads);
+  }
+
+  // From s.current on, until a list has no unused centroid.
+  VCA_DEVICE static void follow(const Params& p, const Problem& x, Shared& s, const int32_t* lists,
+                                uint8_t* used) {
+    int32_t current = s.current, place = s.place;
+    for (;;) {
       if (lane() == 0) {
         used[current] = 1;
         p.bucket[x.block0 + current] = place;
       }
+      ++place;
       ptx::bar_warp_sync();
       const int32_t listed = lane() < kListed ? lists[current * kListed + lane()] : kListEnd;
       const uint32_t unused = ptx::vote_sync_ballot(listed != kListEnd && used[listed] == 0);
-      if (unused != 0) {
-        const int32_t first = popcount((unused & (0u - unused)) - 1u);
-        current = static_cast<int32_t>(
-            ptx::shfl_sync_idx(static_cast<uint32_t>(listed), static_cast<uint32_t>(first)));
-        continue;
-      }
-      Candidate next{INT32_MAX, INT32_MAX};
-      const int32_t* row = table + current * x.pitch;
-      VCA_UNROLL_8
-      for (int32_t c = lane(); c < x.k; c += 32) {
-        const int32_t distance = row[c];
-        if (used[c] == 0 && distance < next.key) next = {distance, c};
-      }
-      current = warp_best(next).index;
+      if (unused == 0) break;
+      const int32_t first = popcount((unused & (0u - unused)) - 1u);
+      current = static_cast<int32_t>(
+          ptx::shfl_sync_idx(static_cast<uint32_t>(listed), static_cast<uint32_t>(first)));
     }
+    if (lane() == 0) {
+      s.current = current;
+      s.place = place;
+    }
+  }
+
+  // Of two centroids. Each lane begins at another word: rows are a multiple of all banks apart.
+  VCA_DEVICE static int32_t product(const int8_t* centroids, int32_t a, int32_t b) {
+    int32_t sum = 0;
+    VCA_UNROLL
+    for (int i = 0; i < kParts; ++i) {
+      const int at = (i + a) % kParts * 16;
+      sum = product_of(load_word4(centroids + int64_t{a} * kD + at),
+                       load_word4(centroids + int64_t{b} * kD + at), sum);
+    }
+    return sum;
+  }
+  VCA_DEVICE static int32_t product_of(const Word4& u, const Word4& v, int32_t sum) {
+    sum = ptx::dp4a(u.x, v.x, sum);
+    sum = ptx::dp4a(u.y, v.y, sum);
+    sum = ptx::dp4a(u.z, v.z, sum);
+    return ptx::dp4a(u.w, v.w, sum);
   }
 };
 

@@ -1,200 +1,122 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pair exchange: which blocks meet (Match), and what they exchange (Exchange).
+// Pair exchange, second half: what two blocks exchange.
 #pragma once
 
 #include "kernels/group/blocks.hpp"
-#include "kernels/group/distances.hpp"
 
 namespace vca::kernels::group {
 
-// One block of threads a problem. In a round every free block proposes to its nearest free block
-// not met in the last passes; mutual proposals pair up. A proposal stays the nearest as long as its
-// target is free; the next one is the next free entry of the block's list, and where the list ends,
-// a warp looks through the table.
-struct Match {
-  static constexpr int kThreads = 1024;
-  static constexpr int kMinBlocks = 1;
-  static constexpr int kWarps = kThreads / 32;
-  static constexpr int32_t kUnknown = -1, kNobody = -2;
-  // Counters | proposal, place in the list, blocks to look up, free?: four words a block.
-  static int64_t smem_bytes(const Params& p) { return 16 * p.max_blocks + 16; }
-  VCA_DEVICE static void run(const Params& p, int32_t pass, int64_t items) {
-    for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
-      const Problem x = problem_at(p, item);
-      if (exchanges(p, x, pass)) match(p, x, pass);
-      sync_threads(kThreads);
-    }
-  }
-
- private:
-  VCA_DEVICE static void match(const Params& p, const Problem& x, int32_t pass) {
-    auto* counts = shared_at<int32_t>(0);  // pairs so far, blocks to look up
-    auto* proposal = shared_at<int32_t>(16);
-    int32_t* next = proposal + x.full;
-    int32_t* look_up = next + x.full;
-    int32_t* is_free = look_up + x.full;
-    int32_t* tried = p.tried + x.block0 * kPairMemory;
-    int32_t* pairs = p.pairs + x.block0;
-    for (int32_t b = thread(); b < x.full; b += kThreads) {
-      proposal[b] = kUnknown;
-      next[b] = 0;
-      is_free[b] = 1;
-      if (pass == 0)
-        for (int i = 0; i < kPairMemory; ++i) tried[b * kPairMemory + i] = kUnknown;
-    }
-    if (thread() < 2) counts[thread()] = 0;
-    sync_threads(kThreads);
-    int32_t before = 0;
-    for (int32_t round = 0; round < p.rounds && x.full - 2 * before > 1; ++round) {
-      for (int32_t a = thread(); a < x.full; a += kThreads) {
-        const int32_t old = proposal[a];
-        if (is_free[a] == 0 || old == kNobody || (old >= 0 && is_free[old] != 0)) continue;
-        if (!next_listed(p.lists + (x.block0 + a) * kListed, is_free, next[a], proposal[a]))
-          look_up[add_shared(&counts[1], 1)] = a;
-      }
-      sync_threads(kThreads);
-      const int32_t n_look_up = counts[1];
-      for (int32_t i = warp(); i < n_look_up; i += kWarps) {
-        const int32_t a = look_up[i];
-        const int32_t found =
-            nearest(matrix_of(p, x) + a * x.pitch, is_free, x.full, a, tried + a * kPairMemory);
-        if (lane() == 0) proposal[a] = found;
-      }
-      sync_threads(kThreads);
-      for (int32_t a = thread(); a < x.full; a += kThreads) {
-        const int32_t b = proposal[a];
-        if (is_free[a] == 0 || b <= a || proposal[b] != a) continue;
-        const int32_t at = add_shared(&counts[0], 1);
-        pairs[2 * at] = a;
-        pairs[2 * at + 1] = b;
-        tried[a * kPairMemory + pass % kPairMemory] = b;
-        tried[b * kPairMemory + pass % kPairMemory] = a;
-      }
-      if (thread() == 0) counts[1] = 0;
-      sync_threads(kThreads);
-      const int32_t now = counts[0];
-      for (int32_t i = 2 * before + thread(); i < 2 * now; i += kThreads) is_free[pairs[i]] = 0;
-      sync_threads(kThreads);
-      if (now == before) break;
-      before = now;
-    }
-    if (thread() == 0) p.n_pairs[x.index] = counts[0];
-  }
-
-  // False where the list ends.
-  VCA_DEVICE static bool next_listed(const int32_t* list, const int32_t* is_free, int32_t& at,
-                                     int32_t& proposal) {
-    for (; at < kListed; ++at) {
-      const int32_t b = list[at];
-      if (b == kListEnd) at = kListed;
-      if (b == kListEnd || is_free[b] == 0) continue;
-      proposal = b;
-      return true;
-    }
-    return false;
-  }
-
-  VCA_DEVICE static int32_t nearest(const int32_t* row, const int32_t* is_free, int32_t n,
-                                    int32_t self, const int32_t* tried) {
-    int32_t avoid[kPairMemory];
-    VCA_UNROLL
-    for (int i = 0; i < kPairMemory; ++i) avoid[i] = tried[i];
-    Candidate best{INT32_MAX, kNobody};
-    VCA_UNROLL_8
-    for (int32_t b = lane(); b < n; b += 32) {
-      const int32_t distance = row[b];
-      bool barred = b == self || is_free[b] == 0;
-      VCA_UNROLL
-      for (int i = 0; i < kPairMemory; ++i) barred = barred || b == avoid[i];
-      if (!barred && distance < best.key) best = {distance, b};
-    }
-    const int32_t key = ptx::redux_sync_min(best.key);
-    if (key == INT32_MAX) return kNobody;
-    return ptx::redux_sync_min(best.key == key ? best.index : INT32_MAX);
-  }
-};
-
 // One pair of blocks: `inner` times, the 128 rows of smallest (x.axis, rank), axis being the
 // difference of the block sums, become the first block. Kept only where the squared norms of the
-// sums grew.
+// sums grew. Thread i owns row i and knows on which side it is; sums change by the rows that change
+// sides.
 template <int kD>
 struct Exchange {
   static constexpr int kThreads = 256;
-  static constexpr int kMinBlocks = 4;
+  static constexpr int kMinBlocks = 5;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kPair = 2 * kRows;
+  static constexpr int kBins = 256;
+  struct Row {
+    int32_t key, rank;
+  };
   struct Shared {
     unsigned char rows[kPair * kD];
     int32_t rank[kPair];
     int32_t key[kPair];
-    int32_t low_rows[kRows];    // rows of the first half
-    int32_t parts[kWarps][kD];  // partial sums
+    int32_t bins[kBins];       // keys in each of 256 equal parts of their range
+    Row listed[kPair];         // keys of the part that holds the 128th
     int32_t low[kD], total[kD];
     uint32_t axis[2][kD / 4];  // the axis as 256 * high + low, bytes in the channels' order
     int64_t norms[2 * kWarps];
-    int32_t counts[kWarps];
-    int32_t moved;            // whether the last split changed the sums
-    int32_t threshold, ties;  // keys below are low, and so are `ties` of the equal ones
+    int32_t least[kWarps], most[kWarps], counts[kWarps];
+    int32_t n_listed;
+    int32_t moved;  // whether a row has changed sides in the last split
   };
   static int64_t smem_bytes(const Params&) { return sizeof(Shared); }
   VCA_DEVICE static void run(const Params& p, int32_t pass, int64_t items) {
-    const int64_t slots = p.max_blocks / 2;
+    if (pass >= *p.most_passes) return;
+    const auto last = static_cast<int32_t>(items);
     auto& s = *shared_at<Shared>(0);
-    for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
-      const Problem x = problem_at(p, item / slots);
-      if (!exchanges(p, x, pass) || item % slots >= p.n_pairs[x.index]) continue;
-      const int32_t* pair = p.pairs + x.block0 + 2 * (item % slots);
-      exchange(p, x, s, x.block0 + pair[0], x.block0 + pair[1]);
+    Work work = next_work(p, pass, static_cast<int32_t>(ptx::cta_index()), last);
+    while (work.item < last) {
+      load(p, s, work);
+      const Work next =
+          next_work(p, pass, work.item + static_cast<int32_t>(ptx::grid_size()), last);
+      exchange(p, s, work.a, work.b, next);
+      work = next;
       sync_threads(kThreads);
     }
   }
 
  private:
-  VCA_DEVICE static void exchange(const Params& p, const Problem& x, Shared& s, int64_t a,
-                                  int64_t b) {
-    load(p, x, s, a, b);
+  // A pair, and the row that this thread is going to load, long before it is needed.
+  struct Work {
+    int32_t item, a, b, rank;  // fewer than 2^31 items: each stands for 16 KiB of INT8 or more
+    const int8_t* values;
+  };
+  VCA_DEVICE static Work next_work(const Params& p, int32_t pass, int32_t item, int32_t items) {
+    const auto slots = static_cast<int32_t>(p.max_blocks / 2);
+    Work out{item, 0, 0, 0, nullptr};
+    for (; out.item < items; out.item += static_cast<int32_t>(ptx::grid_size())) {
+      const Problem x = problem_at(p, out.item / slots);
+      const int32_t slot = out.item % slots;
+      if (!exchanges(p, x, pass) || slot >= p.n_pairs[x.index]) continue;
+      const int32_t* pair = p.pairs + x.block0 + 2 * slot;
+      out.a = static_cast<int32_t>(x.block0) + pair[0];
+      out.b = static_cast<int32_t>(x.block0) + pair[1];
+      out.values = p.values + (x.row0 - x.rank0) * kD;
+      out.rank = p.order[int64_t{thread() < kRows ? out.a : out.b} * kRows + thread() % kRows];
+      break;
+    }
+    return out;
+  }
+  VCA_DEVICE static void prefetch([[maybe_unused]] const int8_t* row) {
+#if defined(__CUDACC__)
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(row));
+#endif
+  }
+
+  VCA_DEVICE static void exchange(const Params& p, Shared& s, int64_t a, int64_t b,
+                                  const Work& next) {
+    bool low = thread() < kRows, moved = false;
     for (int i = 0; i < p.inner; ++i) {
       project(s);
+      if (i == 0 && next.values != nullptr) prefetch(next.values + int64_t{next.rank} * kD);
+      s.bins[thread()] = 0;
+      if (thread() == 0) s.n_listed = s.moved = 0;
       sync_threads(kThreads);
-      if (warp() == 0) find_threshold(s);
-      if (thread() == kThreads - 1) s.moved = 0;
-      sync_threads(kThreads);
-      split(s);
-      sync_threads(kThreads);
-      sum_low(s);
-      sync_threads(kThreads);
-      if (thread() < kD) {
-        int32_t low = 0;
-        VCA_UNROLL
-        for (int w = 0; w < kWarps; ++w) low += s.parts[w][thread()];
-        if (low != s.low[thread()]) s.moved = 1;
-        s.low[thread()] = low;
-        set_axis(s, thread(), s.total[thread()] - 2 * low);
-      }
+      const bool was_low = low;
+      low = split(s);
+      move(s, low, was_low);
       sync_threads(kThreads);
       // The same sums give the same axis and the same split again.
       if (s.moved == 0) break;
+      moved = true;
+      if (i + 1 < p.inner) {
+        if (thread() < kD)
+          set_axis(s, thread(), s.total[thread()] - 2 * s.low[thread()]);
+        sync_threads(kThreads);
+      }
     }
-    store(p, s, a, b);
+    if (moved) store(p, s, a, b, low);
   }
 
-  VCA_DEVICE static void load(const Params& p, const Problem& x, Shared& s, int64_t a, int64_t b) {
-    const int32_t rank = p.order[(thread() < kRows ? a : b) * kRows + thread() % kRows];
-    s.rank[thread()] = rank;
-    sync_threads(kThreads);
-    const int8_t* values = p.values + (x.row0 - x.rank0) * kD;
-    constexpr int kParts = kD / 16;
-    VCA_UNROLL
-    for (int i = 0; i < kParts; ++i) {
-      const int row = i * (kThreads / kParts) + thread() / kParts, part = thread() % kParts;
-      store_word4(s.rows + chunk_offset<kD>(row, part),
-                  load_word4(values + int64_t{s.rank[row]} * kD + part * 16));
-    }
+  VCA_DEVICE static void load(const Params& p, Shared& s, const Work& work) {
+    s.rank[thread()] = work.rank;
     if (thread() < kD) {
-      const int32_t low = p.sums[a * kD + thread()], high = p.sums[b * kD + thread()];
+      const int32_t low = p.sums[work.a * kD + thread()], high = p.sums[work.b * kD + thread()];
       s.low[thread()] = low;
       s.total[thread()] = low + high;
       set_axis(s, thread(), high - low);
+    }
+    sync_threads(kThreads);
+    constexpr int kParts = kD / 16;
+    VCA_UNROLL_4
+    for (int i = 0; i < kParts; ++i) {
+      const int row = i * (kThreads / kParts) + thread() / kParts, part = thread() % kParts;
+      store_word4(s.rows + chunk_offset<kD>(row, part),
+                  load_word4(work.values + int64_t{s.rank[row]} * kD + part * 16));
     }
     sync_threads(kThreads);
   }
@@ -206,7 +128,7 @@ struct Exchange {
     reinterpret_cast<int8_t*>(s.axis[1])[channel] = static_cast<int8_t>(low);
   }
 
-  // Two columns of an MMA are the two bytes of the axis; a warp takes 32 rows.
+  // Two columns of an MMA are the two bytes of the axis; a warp takes its own 32 rows.
   VCA_DEVICE static void project(Shared& s) {
     const int g = lane() / 4, t = lane() % 4;
     RowShare<kD> column = empty_share<kD>();
@@ -228,96 +150,125 @@ struct Exchange {
         s.key[row + 8] = 256 * dot[2] + dot[3];
       }
     }
-  }
-
-  // The smallest T with at least 128 keys up to it, or any with exactly 128: which values are tried
-  // on the way does not matter for what comes out.
-  VCA_DEVICE static void find_threshold(Shared& s) {
-    int32_t key[kPair / 32], low = INT32_MAX, high = INT32_MIN;
-    VCA_UNROLL
-    for (int i = 0; i < kPair / 32; ++i) {
-      key[i] = s.key[i * 32 + lane()];
-      low = key[i] < low ? key[i] : low;
-      high = key[i] > high ? key[i] : high;
-    }
-    low = ptx::redux_sync_min(low);
-    high = ptx::redux_sync_max(high);
-    int32_t below = 0, up_to = kPair;  // keys below `low`, keys up to `high`
-    for (int turn = 0; low < high; ++turn) {
-      // Two steps by the share of keys, one by half: the keys are spread more or less evenly.
-      const int32_t span = high - low;  // |key| < 2^30
-      int32_t step = span / 2;
-      if (turn % 3 != 2)
-        step = static_cast<int32_t>(static_cast<float>(span) * (static_cast<float>(kRows - below) /
-                                                                static_cast<float>(up_to - below)));
-      const int32_t middle = low + (step < span ? step : span - 1);
-      int32_t count = 0;
-      VCA_UNROLL
-      for (int i = 0; i < kPair / 32; ++i) count += key[i] <= middle ? 1 : 0;
-      count = ptx::redux_sync_add(count);
-      if (count == kRows) {
-        low = middle + 1;  // all of them, none of the equal ones
-        below = kRows;
-        break;
-      }
-      if (count > kRows) {
-        high = middle;
-        up_to = count;
-      } else {
-        low = middle + 1;
-        below = count;
-      }
-    }
-    if (lane() == 0) {
-      s.threshold = low;
-      s.ties = kRows - below;
-    }
-  }
-
-  // Lists the rows of the first half, in any fixed order.
-  VCA_DEVICE static void split(Shared& s) {
+    ptx::bar_warp_sync();
     const int32_t key = s.key[thread()];
-    bool low = key < s.threshold;
-    if (key == s.threshold && s.ties > 0) {
-      // Equal keys go by rank.
-      int32_t before = 0;
-      for (int i = 0; i < kPair; ++i)
-        before += s.key[i] == key && s.rank[i] < s.rank[thread()] ? 1 : 0;
-      low = before < s.ties;
+    const int32_t least = ptx::redux_sync_min(key), most = ptx::redux_sync_max(key);
+    if (lane() == 0) {
+      s.least[warp()] = least;
+      s.most[warp()] = most;
     }
-    const uint32_t mask = ptx::vote_sync_ballot(low);
-    if (lane() == 0) s.counts[warp()] = popcount(mask);
-    sync_threads(kThreads);
-    int32_t at = popcount(mask & ((1u << lane()) - 1u));
-    for (int w = 0; w < kWarps; ++w) at += w < warp() ? s.counts[w] : 0;
-    if (low) s.low_rows[at] = thread();
-    s.key[thread()] = low ? 1 : 0;  // for store()
   }
 
-  VCA_DEVICE static void sum_low(Shared& s) {
-    constexpr int kLanes = kD / 4, kRowsAtOnce = 32 / kLanes, kOwn = kRows / kWarps;
-    const int word = lane() % kLanes;
-    uint32_t even = 0, odd = 0;
+  // Whether the thread's row is among the 128 of smallest (key, rank). The range of the keys is cut
+  // in 256 parts: whole parts below the one with the 128th key are low, and inside it rows are
+  // compared one by one.
+  VCA_DEVICE static bool split(Shared& s) {
+    const int32_t key = s.key[thread()];
+    int32_t least = s.least[lane() % kWarps], most = s.most[lane() % kWarps];
+    least = ptx::redux_sync_min(least);
+    most = ptx::redux_sync_max(most);
+    // |key| < 2^30, so the span is below 2^31.
+    const uint32_t span = static_cast<uint32_t>(most) - static_cast<uint32_t>(least);
+    const uint32_t shift = span < kBins ? 0 : static_cast<uint32_t>(24 - leading_zeros(span));
+    const auto bin = static_cast<int32_t>(
+        (static_cast<uint32_t>(key) - static_cast<uint32_t>(least)) >> shift);
+    ptx::red_shared_add(&s.bins[bin], 1);
+    sync_threads(kThreads);
+    // Every warp finds the part for itself; a lane looks at eight.
+    const Word4 first = load_word4(s.bins + lane() * 8), second = load_word4(s.bins + lane() * 8 + 4);
+    int32_t count[8];
     VCA_UNROLL
-    for (int i = 0; i < kOwn / kRowsAtOnce; ++i) {
-      const int row = s.low_rows[warp() * kOwn + i * kRowsAtOnce + lane() / kLanes];
+    for (int i = 0; i < 4; ++i) {
+      count[i] = static_cast<int32_t>(word_of(first, i));
+      count[4 + i] = static_cast<int32_t>(word_of(second, i));
+    }
+    int32_t sum = 0;
+    VCA_UNROLL
+    for (int i = 0; i < 8; ++i) sum += count[i];
+    int32_t up_to = sum;
+    for (uint32_t distance = 1; distance < 32; distance *= 2) {
+      const auto below = static_cast<int32_t>(
+          ptx::shfl_sync_idx(static_cast<uint32_t>(up_to),
+                             (static_cast<uint32_t>(lane()) - distance) & 31u));
+      if (static_cast<uint32_t>(lane()) >= distance) up_to += below;
+    }
+    int32_t need = kRows - (up_to - sum), part = lane() * 8, members = 0;
+    const bool here = need > 0 && need <= sum;
+    if (here) {
+      // `need` of the parts from `part` on.
+      int i = 0;
+      VCA_UNROLL
+      for (int j = 0; j < 7; ++j)
+        if (i == j && need > count[j]) {
+          need -= count[j];
+          ++i;
+        }
+      part += i;
+      VCA_UNROLL
+      for (int j = 0; j < 8; ++j) members = i == j ? count[j] : members;
+    }
+    const uint32_t mask = ptx::vote_sync_ballot(here);
+    const auto owner = static_cast<uint32_t>(popcount((mask & (0u - mask)) - 1u));
+    part = static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(part), owner));
+    need = static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(need), owner));
+    members = static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(members), owner));
+    if (members == need) return bin <= part;
+    // The same decision in every warp.
+    const Row own{key, s.rank[thread()]};
+    if (bin == part) s.listed[add_shared(&s.n_listed, 1)] = own;
+    sync_threads(kThreads);
+    if (bin != part) return bin < part;
+    int32_t before = 0;
+    for (int i = 0; i < members; ++i) {
+      const Row other = s.listed[i];
+      before += other.key < own.key || (other.key == own.key && other.rank < own.rank) ? 1 : 0;
+    }
+    return before < need;
+  }
+  VCA_DEVICE static int leading_zeros(uint32_t x) {
+#if defined(__CUDACC__)
+    return __clz(static_cast<int>(x));
+#else
+    return std::countl_zero(x);
+#endif
+  }
+
+  // Adds the rows that come to the first half to its sums, and takes away those that leave. Sums of
+  // unsigned bytes in two halves of a word; a half's borrow from the other is undone at the end.
+  VCA_DEVICE static void move(Shared& s, bool low, bool was_low) {
+    const uint32_t come = ptx::vote_sync_ballot(low && !was_low);
+    const uint32_t leave = ptx::vote_sync_ballot(was_low && !low);
+    if ((come | leave) == 0) return;
+    constexpr int kLanes = kD / 4;
+    const int word = lane() % kLanes;
+    int32_t even = 0, odd = 0;
+    add_rows(s, come, word, 1, even, odd);
+    add_rows(s, leave, word, -1, even, odd);
+    const int32_t bias = 128 * (popcount(come) - popcount(leave));
+    if (lane() < kLanes) {
+      int32_t* to = s.low + word * 4;
+      const auto half = [](int32_t x) { return static_cast<int32_t>(static_cast<int16_t>(x)); };
+      ptx::red_shared_add(to, half(even) - bias);
+      ptx::red_shared_add(to + 1, half(odd) - bias);
+      ptx::red_shared_add(to + 2, (even - half(even)) / 65536 - bias);
+      ptx::red_shared_add(to + 3, (odd - half(odd)) / 65536 - bias);
+    }
+    if (lane() == 0) s.moved = 1;
+  }
+  VCA_DEVICE static void add_rows(const Shared& s, uint32_t rows, int word, int32_t sign,
+                                  int32_t& even, int32_t& odd) {
+    while (rows != 0) {
+      const int row = warp() * 32 + popcount((rows & (0u - rows)) - 1u);
+      rows &= rows - 1;
       const uint32_t bytes = *reinterpret_cast<const uint32_t*>(
                                  s.rows + chunk_offset<kD>(row, word / 4) + word % 4 * 4) ^
                              0x80808080u;
-      even += bytes & 0x00FF00FFu;
-      odd += bytes >> 8 & 0x00FF00FFu;
+      even += sign * static_cast<int32_t>(bytes & 0x00FF00FFu);
+      odd += sign * static_cast<int32_t>(bytes >> 8 & 0x00FF00FFu);
     }
-    constexpr int32_t kBias = 128 * (kOwn / kRowsAtOnce);
-    int32_t channel[4] = {
-        static_cast<int32_t>(even & 0xFFFFu) - kBias, static_cast<int32_t>(odd & 0xFFFFu) - kBias,
-        static_cast<int32_t>(even >> 16) - kBias, static_cast<int32_t>(odd >> 16) - kBias};
-    if constexpr (kRowsAtOnce == 2)
-      for (int32_t& c : channel) c += ptx::shfl_sync_bfly(c, 16);
-    if (lane() < kLanes)
-      for (int c = 0; c < 4; ++c) s.parts[warp()][word * 4 + c] = channel[c];
   }
 
-  VCA_DEVICE static void store(const Params& p, Shared& s, int64_t a, int64_t b) {
+  VCA_DEVICE static void store(const Params& p, Shared& s, int64_t a, int64_t b, bool is_low) {
     int64_t low2 = 0, high2 = 0;
     int32_t low = 0, high = 0;
     if (thread() < kD) {
@@ -328,37 +279,33 @@ struct Exchange {
     }
     low2 = warp_sum(low2);
     high2 = warp_sum(high2);
+    const uint32_t mask = ptx::vote_sync_ballot(is_low);
     if (lane() == 0) {
       s.norms[warp()] = low2;
       s.norms[kWarps + warp()] = high2;
+      s.counts[warp()] = popcount(mask);
     }
     sync_threads(kThreads);
     low2 = high2 = 0;
+    int32_t lows = popcount(mask & ((1u << lane()) - 1u));  // before this row
     for (int w = 0; w < kWarps; ++w) {
       low2 += s.norms[w];
       high2 += s.norms[kWarps + w];
+      lows += w < warp() ? s.counts[w] : 0;
     }
     if (low2 + high2 <= p.norm2[a] + p.norm2[b]) return;
     sync_threads(kThreads);  // all have compared before the norms change
-    if (thread() < kRows) {
-      p.order[a * kRows + thread()] = s.rank[s.low_rows[thread()]];
-      if (thread() < kD) {
-        p.sums[a * kD + thread()] = low;
-        p.sums[b * kD + thread()] = high;
-        p.means[a * kD + thread()] = mean_of_sum(low);
-        p.means[b * kD + thread()] = mean_of_sum(high);
-      }
+    if (thread() < kD) {
+      p.sums[a * kD + thread()] = low;
+      p.sums[b * kD + thread()] = high;
+      p.means[a * kD + thread()] = mean_of_sum(low);
+      p.means[b * kD + thread()] = mean_of_sum(high);
     }
     if (thread() == 0) {
       p.norm2[a] = low2;
       p.norm2[b] = high2;
     }
-    // Row i of the second half has i - (lows before it) highs before it.
-    const bool high_row = s.key[thread()] == 0;
-    const uint32_t mask = ptx::vote_sync_ballot(high_row);
-    int32_t at = popcount(mask & ((1u << lane()) - 1u));
-    for (int w = 0; w < warp(); ++w) at += 32 - s.counts[w];
-    if (high_row) p.order[b * kRows + at] = s.rank[thread()];
+    p.order[(is_low ? a * kRows + lows : b * kRows + thread() - lows)] = s.rank[thread()];
   }
 };
 

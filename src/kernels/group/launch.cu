@@ -23,9 +23,9 @@ __global__ void __launch_bounds__(256)
 }  // namespace
 
 cudaError_t form_order(const Request& request, const Layout& layout, const prep::Params& from,
-                       void* scratch, cudaStream_t stream) {
+                       void* scratch, Part part, cudaStream_t stream) {
   StreamLauncher launcher(stream);
-  run_passes(request, layout, from, scratch, launcher);
+  run_passes(request, layout, from, scratch, part, launcher);
   return launcher.status();
 }
 

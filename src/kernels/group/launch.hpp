@@ -10,9 +10,10 @@
 namespace vca::kernels::group {
 
 // Writes the order to scratch + layout.out_order: token of every place, places as in
-// prep::PrepParams::order. `from`: after prep has ranked the tokens, in stream order.
+// prep::PrepParams::order. `from`: after prep has ranked the tokens, in stream order. In parts: as
+// prep's pipeline.hpp does.
 cudaError_t form_order(const Request& request, const Layout& layout, const prep::Params& from,
-                       void* scratch, cudaStream_t stream);
+                       void* scratch, Part part, cudaStream_t stream);
 
 // Makes `state` (StateLayout::bytes) that of a new generation.
 cudaError_t init_state(void* state, uint64_t state_hash, const StateLayout& layout,

@@ -34,11 +34,8 @@ struct Entry {
   int64_t state;          // in segment_state
   int64_t capacity;       // blocks
   int64_t labels;         // buckets a counting sort may need
-  int64_t matrix;         // distances of kv head 0, then heads in `matrix_stride`
-  int64_t matrix_stride;  // pitch^2
   int64_t histogram;      // of kv head 0
   int64_t histogram_stride;
-  int64_t pitch;  // of a row of distances: capacity rounded up to 8
   // Cubes: the segment's first token, and the grid; 0: not a grid of cubes.
   int64_t begin, grid_h, grid_w;
 };
@@ -49,7 +46,6 @@ enum class Start : int32_t { cold, warm, keep, identity };
 struct Unit {
   Start start;
   int32_t used;  // spec::Grouping
-  float power, inverse;
   double f;
 };
 
@@ -87,7 +83,7 @@ struct Params {
   spec::Grouping kind;
   int32_t iterations, sample_min, sample_divisor;
   int32_t cold_passes, warm_passes, rounds, inner;
-  int32_t sigma_rows;
+  int32_t sigma_rows, axes_rows, axes_iterations;
   double warm_share;
 
   // Group state; null: every call starts cold.
@@ -100,15 +96,18 @@ struct Params {
   bool fixed_tokens;  // neither lengths nor masks: the valid tokens cannot change
 
   Unit* units;
+  prep::TokenScale* scales;  // [unit]
   int32_t* any_cold;      // whether a unit starts cold: most kernels end at once where none does
+  int32_t* most_passes;   // of pair exchange, over the units
   uint64_t* fingerprint;  // [sub]
   int8_t* values;         // [row][d_pad]
   int32_t* order;         // [place] rank
   int32_t* labels;        // [row]
+  int8_t* axes;            // [unit][kAxes][d_pad]
+  int32_t* projections;    // [row][kAxes], kdtree only
   int8_t* centroids;      // [block][d_pad]
   int32_t* bucket;        // [block] place of centroid c in the chain
   int32_t* histogram;
-  int32_t* distances;
   int32_t* lists;    // [block][kListed] nearest neighbours, distances.hpp
   int32_t* sums;     // [block][d_pad]
   int8_t* means;     // [block][d_pad]
@@ -128,7 +127,6 @@ struct Problem {
   int64_t block0;  // its first block
   int32_t rank0;   // rank of its first token
   int32_t n, k, full;
-  int64_t pitch;
   Start start;
 };
 
@@ -151,13 +149,8 @@ VCA_DEVICE Problem problem_at(const Params& p, int64_t index) {
   out.n = s.count;
   out.k = static_cast<int32_t>(ceil_div(s.count, kRows));
   out.full = s.count / kRows;
-  out.pitch = e.pitch;
   out.start = p.units[out.unit].start;
   return out;
-}
-VCA_DEVICE int32_t* matrix_of(const Params& p, const Problem& x) {
-  const Entry& e = p.entries[x.index / p.h_kv];
-  return p.distances + e.matrix + x.head * e.matrix_stride;
 }
 VCA_DEVICE int32_t* histogram_of(const Params& p, const Problem& x) {
   const Entry& e = p.entries[x.index / p.h_kv];

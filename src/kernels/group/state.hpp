@@ -46,15 +46,19 @@ struct Decide {
   static constexpr int kMinBlocks = 1;
   static int64_t smem_bytes(const Params&) { return 16; }
   VCA_DEVICE static void run(const Params& p, int64_t) {
-    auto* cold = shared_at<int32_t>(0);
-    if (thread() == 0) *cold = 0;
+    auto* found = shared_at<int32_t>(0);  // a cold unit, a warm one
+    if (thread() < 2) found[thread()] = 0;
     sync_threads(kThreads);
     for (int64_t unit = thread(); unit < p.n_units; unit += kThreads) {
       decide(p, unit);
-      if (p.units[unit].start == Start::cold) *cold = 1;
+      if (p.units[unit].start == Start::cold) found[0] = 1;
+      if (p.units[unit].start == Start::warm) found[1] = 1;
     }
     sync_threads(kThreads);
-    if (thread() == 0) *p.any_cold = *cold;
+    if (thread() != 0) return;
+    *p.any_cold = found[0];
+    const int32_t warm = found[1] != 0 ? p.warm_passes : 0;
+    *p.most_passes = found[0] != 0 && p.cold_passes > warm ? p.cold_passes : warm;
   }
 
  private:
@@ -79,8 +83,7 @@ struct Decide {
     } else if (fits && action == core::Action::keep) {
       out.start = Start::keep;
       out.used = s.used;
-    } else if (fits && s.used == static_cast<int32_t>(spec::Grouping::vsmooth) &&
-               s.used == out.used) {
+    } else if (fits && p.warm_passes > 0 && s.used == out.used) {
       out.start = Start::warm;
     }
   }
@@ -119,6 +122,7 @@ struct Judge {
         if (thread() == 0 && lost) {
           p.units[unit].start = Start::cold;
           *p.any_cold = 1;
+          if (p.cold_passes > p.warm_passes) *p.most_passes = p.cold_passes;
         }
       }
       sync_threads(kThreads);

@@ -11,6 +11,10 @@ namespace vca::kernels::group {
 template <class Kernel, class... Args>
 __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
     run_kernel(const __grid_constant__ Params params, int64_t items, Args... args) {
+  // The next kernel may take its place on the processors, and waits there for the end of this one
+  // (PTX ISA 9.7.13.13); every kernel here waits, so that each has all those before it behind it.
+  asm volatile("griddepcontrol.launch_dependents;");
+  asm volatile("griddepcontrol.wait;" ::: "memory");
   Kernel::run(params, args..., items);
 }
 
@@ -57,9 +61,17 @@ class StreamLauncher {
     }
     const int64_t most =
         grid == Grid::resident ? int64_t{processors_} * Kernel::kMinBlocks : 0x7FFFFFFF;
-    kernel<<<static_cast<unsigned>(std::min(items, most)), Kernel::kThreads, shared, stream_>>>(
-        params, items, args...);
-    status_ = cudaGetLastError();
+    cudaLaunchAttribute early;
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = static_cast<unsigned>(std::min(items, most));
+    config.blockDim = Kernel::kThreads;
+    config.dynamicSmemBytes = static_cast<size_t>(shared);
+    config.stream = stream_;
+    config.attrs = &early;
+    config.numAttrs = 1;
+    status_ = cudaLaunchKernelEx(&config, kernel, params, items, args...);
   }
 
  private:

@@ -75,7 +75,7 @@ struct Sigma {
   static constexpr int kThreads = 1024;
   static constexpr int kMinBlocks = 1;
   static constexpr int kMaxRows = 2048;
-  static int64_t smem_bytes(const Params&) { return 4 * (kMaxRows + 64); }
+  static int64_t smem_bytes(const Params&) { return 4 * (kMaxRows + 64) + 8 * kMaxRows; }
   VCA_DEVICE static void run(const Params& p, int64_t items) {
     for (int64_t unit = ptx::cta_index(); unit < items; unit += ptx::grid_size()) {
       if (p.d_pad == 128)
@@ -84,6 +84,14 @@ struct Sigma {
         find<2>(p, unit);
       sync_threads(kThreads);
     }
+  }
+
+  VCA_DEVICE static float square_root(float x) {
+#if defined(__CUDACC__)
+    return __fsqrt_rn(x);
+#else
+    return std::sqrt(x);
+#endif
   }
 
  private:
@@ -96,9 +104,12 @@ struct Sigma {
     const int64_t n = p.n_valid[sub];
     const auto m = static_cast<int32_t>(min_i64(n, p.sigma_rows));
     const int32_t* tokens = p.tokens + p.extra[sub].chunk_base * kRows;
+    auto* rows = shared_at<int64_t>(4 * (kMaxRows + 64));  // where they begin
+    for (int32_t i = thread(); i < m; i += kThreads)
+      rows[i] = row_offset(p.v, p.subs[sub].batch, head, tokens[sample_row(i, n, m)]);
+    sync_threads(kThreads);
     const auto load = [&](int32_t i, float* x) {
-      const int64_t token = tokens[sample_row(i, n, m)];
-      load_channels<kN>(p.v, row_offset(p.v, p.subs[sub].batch, head, token), lane() * kN, p.d, x);
+      load_channels<kN>(p.v, rows[i], lane() * kN, p.d, x);
     };
     // Not finite counts as infinity.
     float amax = 0.0f;
@@ -120,7 +131,7 @@ struct Sigma {
     for (uint32_t mask = 16; mask > 0; mask /= 2)
       amax = prep::max_f32(amax, ptx::shfl_sync_bfly(amax, mask));
     if (m == 0 || amax < 0x1p-100f || amax == spec::float_from_bits(0x7F800000u)) {
-      if (thread() == 0) p.units[unit].power = p.units[unit].inverse = 0.0f;
+      if (thread() == 0) p.scales[unit] = {0.0f, 0.0f};
       return;
     }
     const float power = power_of(amax);
@@ -155,16 +166,8 @@ struct Sigma {
     if (thread() == 0) {
       const float mean = prep::mul(sums[0], prep::inverse_of(int64_t{m} * p.d));
       const float sigma = square_root(mean);
-      p.units[unit].power = power;
-      p.units[unit].inverse = prep::div(127.0f, prep::mul(3.0f, sigma));
+      p.scales[unit] = {power, prep::div(127.0f, prep::mul(3.0f, sigma))};
     }
-  }
-  VCA_DEVICE static float square_root(float x) {
-#if defined(__CUDACC__)
-    return __fsqrt_rn(x);
-#else
-    return std::sqrt(x);
-#endif
   }
 };
 
@@ -181,7 +184,7 @@ struct Tokens {
       if (n <= 0) continue;
       const int32_t* tokens = p.tokens + p.extra[sub].chunk_base * kRows + first;
       int8_t* out = p.values + (rows_of(p, sub, head) + first) * p.d_pad;
-      const float power = p.units[unit].power, inverse = p.units[unit].inverse;
+      const prep::TokenScale scale = p.scales[unit];
       const int parts = p.d_pad / 16, part = thread() % parts;
       VCA_UNROLL_4
       for (int row = thread() / parts; row < n; row += kThreads / parts) {
@@ -189,29 +192,15 @@ struct Tokens {
         load_channels<16>(p.v, row_offset(p.v, p.subs[sub].batch, head, tokens[row]), part * 16,
                           p.d, x);
         Word4 w;
-        w.x = encode(x, power, inverse);
-        w.y = encode(x + 4, power, inverse);
-        w.z = encode(x + 8, power, inverse);
-        w.w = encode(x + 12, power, inverse);
+        w.x = prep::int8_tokens(x, scale);
+        w.y = prep::int8_tokens(x + 4, scale);
+        w.z = prep::int8_tokens(x + 8, scale);
+        w.w = prep::int8_tokens(x + 12, scale);
         store_word4(out + int64_t{row} * p.d_pad + part * 16, w);
       }
     }
   }
 
- private:
-  VCA_DEVICE static uint32_t encode(const float* x, float power, float inverse) {
-    uint32_t packed = 0;
-    VCA_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      float v = prep::mul(prep::mul(x[i], power), inverse);
-      v = v > 127.0f ? 127.0f : v;
-      v = v < -127.0f ? -127.0f : v;
-      v = v == v && inverse != 0.0f ? v : 0.0f;
-      // Adding 1.5 * 2^23 rounds to nearest even and leaves the integer in the low bits.
-      packed |= (spec::float_bits(prep::add(v, 0x1.8p23f)) & 0xFFu) << (8 * i);
-    }
-    return packed;
-  }
 };
 
 }  // namespace vca::kernels::group

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "kernels/group/params.hpp"
+#include "spec/grouping/axes.hpp"
 
 namespace vca::kernels::group {
 
@@ -29,10 +30,19 @@ struct Request {
 
 // Groupings with kernels; `automatic` is vsmooth.
 inline bool supports(spec::Grouping kind) {
-  return kind == spec::Grouping::identity || kind == spec::Grouping::cubes ||
+  return kind == spec::Grouping::identity || kind == spec::Grouping::kdtree || kind == spec::Grouping::cubes ||
          kind == spec::Grouping::kmeans || kind == spec::Grouping::vsmooth ||
          kind == spec::Grouping::automatic;
 }
+
+// Parts of a grouping: preprocessing puts its own pass over V, which writes the tokens, between the
+// first and the last.
+enum class Part {
+  scales,            // of the tokens
+  tokens_and_order,  // where that pass does not write them
+  order,
+  all,
+};
 
 // What the layout needs to know of a call.
 struct Shape {
@@ -64,8 +74,9 @@ struct Layout {
   std::vector<Entry> entries;
   int64_t n_units = 0, n_problems = 0, places = 0;
   int64_t max_blocks = 0, max_unit_blocks = 0, max_labels = 1;
-  int64_t table, units, any_cold, fingerprint, values, order, labels, centroids, bucket, histogram,
-      distances, lists, sums, means, norm2, energy, tried, pairs, n_pairs, out_order;
+  int64_t table, units, scales, any_cold, most_passes, fingerprint, values, order, labels, axes, projections,
+      centroids, bucket, histogram,
+      lists, sums, means, norm2, energy, tried, pairs, n_pairs, out_order;
   int64_t bytes = 0;
 
  private:
@@ -78,7 +89,7 @@ struct Layout {
 
 inline Layout::Layout(const Request& request, const Shape& shape) {
   const int64_t h = shape.h_kv;
-  int64_t blocks = 0, matrix = 0, histograms = 0;
+  int64_t blocks = 0, histograms = 0;
   for (size_t i = 0; i < shape.subs.size(); ++i) {
     const prep::SubExtra& extra = shape.extra[i];
     blocks += extra.capacity * h;
@@ -100,13 +111,9 @@ inline Layout::Layout(const Request& request, const Shape& shape) {
         e.grid_w = g[2];
         e.labels = ceil_div(g[0], 4) * ceil_div(g[1], 4) * ceil_div(g[2], 8);
       }
-      const bool clusters = request.kind == spec::Grouping::vsmooth;
-      e.pitch = ceil_div(e.capacity, 8) * 8;
-      e.matrix = matrix;
-      e.matrix_stride = clusters ? e.pitch * e.pitch : 0;
-      matrix += e.matrix_stride * h;
       e.histogram = histograms;
       e.histogram_stride = request.kind == spec::Grouping::identity ||
+                                   request.kind == spec::Grouping::kdtree ||
                                    (request.kind == spec::Grouping::cubes && !cubes)
                                ? 0
                                : ceil_div(e.capacity * kRows, kHistogramRows) * e.labels;
@@ -122,16 +129,20 @@ inline Layout::Layout(const Request& request, const Shape& shape) {
   const int64_t d = shape.d_pad;
   table = take(static_cast<int64_t>(entries.size() * sizeof(Entry)));
   units = take(n_units * static_cast<int64_t>(sizeof(Unit)));
+  scales = take(n_units * static_cast<int64_t>(sizeof(prep::TokenScale)));
   any_cold = take(4);
+  most_passes = take(4);
   fingerprint = take(static_cast<int64_t>(shape.subs.size()) * 8);
   values = take(places * d);
   order = take(places * 4);
   labels = take(places * 4);
   out_order = take(places * 4);
+  const bool tree = request.kind == spec::Grouping::kdtree;
+  axes = take(tree ? n_units * spec::grouping::kAxes * d : 0);
+  projections = take(tree ? places * spec::grouping::kAxes * 4 : 0);
   centroids = take(blocks * d);
   bucket = take(blocks * 4);
   histogram = take(histograms * 4);
-  distances = take(matrix * 4);
   lists = take(blocks * kListed * 4);
   sums = take(blocks * d * 4);
   means = take(blocks * d);
@@ -174,15 +185,17 @@ inline Params device_params(const Request& request, const Layout& layout, const 
   p.entries = reinterpret_cast<const Entry*>(base + layout.table);
   p.kind = request.kind;
   const bool kmeans = p.kind == spec::Grouping::kmeans;
-  const bool vsmooth = p.kind == spec::Grouping::vsmooth;
+  const bool exchanges = p.kind == spec::Grouping::vsmooth || p.kind == spec::Grouping::kdtree;
   p.iterations = kmeans ? constants.kmeans_iterations : constants.vsmooth_iterations;
   p.sample_min = constants.vsmooth_sample_min;
   p.sample_divisor = constants.vsmooth_sample_divisor;
-  p.cold_passes = vsmooth ? constants.pair_passes : 0;
-  p.warm_passes = vsmooth ? constants.warm_pair_passes : 0;
+  p.cold_passes = exchanges ? constants.pair_passes : 0;
+  p.warm_passes = exchanges ? constants.warm_pair_passes : 0;
   p.rounds = constants.pair_rounds;
   p.inner = constants.pair_inner;
   p.sigma_rows = constants.sigma_sample_rows;
+  p.axes_rows = constants.axes_sample_rows;
+  p.axes_iterations = constants.axes_iterations;
   p.warm_share = constants.warm_share;
   if (request.state != nullptr) {
     const StateLayout state(layout.n_units, layout.places);
@@ -196,15 +209,18 @@ inline Params device_params(const Request& request, const Layout& layout, const 
   }
   p.fixed_tokens = from.kv_lens == nullptr && from.key_mask == nullptr;
   p.units = reinterpret_cast<Unit*>(base + layout.units);
+  p.scales = reinterpret_cast<prep::TokenScale*>(base + layout.scales);
   p.any_cold = ints(layout.any_cold);
+  p.most_passes = ints(layout.most_passes);
   p.fingerprint = reinterpret_cast<uint64_t*>(base + layout.fingerprint);
   p.values = bytes(layout.values);
   p.order = ints(layout.order);
   p.labels = ints(layout.labels);
+  p.axes = bytes(layout.axes);
+  p.projections = ints(layout.projections);
   p.centroids = bytes(layout.centroids);
   p.bucket = ints(layout.bucket);
   p.histogram = ints(layout.histogram);
-  p.distances = ints(layout.distances);
   p.lists = ints(layout.lists);
   p.sums = ints(layout.sums);
   p.means = bytes(layout.means);

@@ -15,6 +15,7 @@
 #include "kernels/common/params.hpp"
 #include "kernels/prep/arith.hpp"
 #include "kernels/prep/divide.hpp"
+#include "kernels/prep/int8_token.hpp"
 #include "spec/problem.hpp"
 
 namespace vca::kernels::prep {
@@ -114,6 +115,8 @@ struct Params {
   float* v_partial;       // [kv rank group][2][d_pad]: minimum, maximum
   float* v_abs_max;       // [unit]
   float* v_factor;        // [unit][d_pad]: factor on V before encoding; 0 in padded channels
+  int8_t* token_values;    // [row][d_pad], what grouping sees of V; null: no grouping
+  const TokenScale* token_scale;  // [unit]
   float* k_head_max;      // [unit], e4m3_head: largest |k|
   float* q_head_max;      // [head], e4m3_head: largest |q|
   float* energy_rows;     // [kv block][128] by rank; null unless energy_removed is asked for

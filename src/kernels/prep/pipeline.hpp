@@ -95,9 +95,25 @@ void run_passes(const PrepParams& request, void* workspace, Launcher& launcher) 
     launcher.template launch<LayOutTokens>(p, p.n_subs);
     launcher.template launch<ScatterTokens>(p, chunks);
   }
-  if (layout.group.has_value())
+  // Values first: grouping begins with what the pass over V for its range writes.
+  Params ranges = p;
+  const bool groups = layout.group.has_value();
+  const auto form_order = [&](group::Part part) {
     launcher.form_order(request.grouping, *layout.group, p,
-                        static_cast<uint8_t*>(workspace) + layout.grouping);
+                        static_cast<uint8_t*>(workspace) + layout.grouping, part);
+  };
+  if (groups) {
+    form_order(group::Part::scales);
+    if (v != Source::any) {
+      auto* scratch = static_cast<uint8_t*>(workspace) + layout.grouping;
+      ranges.token_values = reinterpret_cast<int8_t*>(scratch + layout.group->values);
+      ranges.token_scale = reinterpret_cast<const TokenScale*>(scratch + layout.group->scales);
+    }
+  }
+  for_source<ValueRange>(v, p.d_pad, with(ranges, rank_groups));
+  launcher.template launch<ValueScale>(p, layout.n_units);
+  if (groups)
+    form_order(v == Source::any ? group::Part::tokens_and_order : group::Part::order);
 
   for_source<KeyOffsetPartial>(k, p.d_pad, turn_of(k, p.rope), with(p, rank_groups));
   launcher.template launch<KeyOffset>(p, layout.n_units);
@@ -110,8 +126,6 @@ void run_passes(const PrepParams& request, void* workspace, Launcher& launcher) 
   }
   keys(p);
 
-  for_source<ValueRange>(v, p.d_pad, with(p, rank_groups));
-  launcher.template launch<ValueScale>(p, layout.n_units);
   for_source<ValueTiles>(v, p.d_pad, with(p, kv_blocks));
   if (p.energy_removed != nullptr) launcher.template launch<EnergyRemoved>(p, layout.n_units);
 

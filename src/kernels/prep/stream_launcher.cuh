@@ -73,9 +73,9 @@ class StreamLauncher {
   }
 
   void form_order(const group::Request& request, const group::Layout& layout, const Params& from,
-                  void* scratch) {
+                  void* scratch, group::Part part) {
     if (status_ == cudaSuccess)
-      status_ = group::form_order(request, layout, from, scratch, stream_);
+      status_ = group::form_order(request, layout, from, scratch, part, stream_);
   }
 
  private:

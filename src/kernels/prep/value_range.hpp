@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Minimum and maximum of every value channel over the valid tokens, s_v and the factor on V from
-// them (docs/numerics.md B7, B9). Exact, so any order will do: token order reads whole lines.
+// them (docs/numerics.md B7, B9). Exact, so any order will do: token order reads whole lines. What
+// grouping needs of the same rows, INT8 tokens, leaves on the way.
 #pragma once
 
 #include "kernels/prep/rows.hpp"
@@ -38,6 +39,14 @@ struct ValueRangeTuned {
     const SubInfo& sub = p.subs[at.sub];
     const int32_t* tokens = p.tokens + p.extra[at.sub].chunk_base * kRows + first;
     const RowReader<kSource> reader(p, p.v, sub.batch, at.head, channel);
+    // Rows of a unit begin at its first block (kernels/group/params.hpp).
+    int8_t* out = nullptr;
+    TokenScale scale = {0.0f, 0.0f};
+    if (p.token_values != nullptr) {
+      const int64_t row = (sub.kv_block_base + at.head * sub.kv_block_stride) * kRows + first;
+      out = p.token_values + row * kDPad + channel;
+      scale = p.token_scale[int64_t{at.sub} * p.h_kv + at.head];
+    }
 
     Range range[8];
     VCA_UNROLL
@@ -59,6 +68,10 @@ struct ValueRangeTuned {
         decode(raw[k], x);
         VCA_UNROLL
         for (int i = 0; i < 8; ++i) range[i] = join(range[i], {x[i], x[i]});
+        const int row = i0 + 16 * k;
+        if (out != nullptr && row < n)
+          ptx::st_global_v2(out + int64_t{row} * kDPad, int8_tokens(x, scale),
+                            int8_tokens(x + 4, scale));
       }
     }
     VCA_UNROLL
@@ -91,8 +104,11 @@ struct ValueRangeTuned {
   }
 };
 
+// FP16 takes registers to decode: eight rows at a time would spill.
 template <Source kSource, int kDPad>
-struct ValueRange : ValueRangeTuned<kSource, kDPad, 8, Octet<kSource>::kWide ? 2 : 4> {};
+struct ValueRange
+    : ValueRangeTuned<kSource, kDPad, kSource == Source::fp16 ? 4 : 8, Octet<kSource>::kWide ? 2 : 4> {
+};
 
 // s_v and max|V| of a unit. Threads are channels of 16 or 8 parts of the groups.
 struct ValueScale {

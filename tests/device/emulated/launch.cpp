@@ -20,10 +20,10 @@ namespace vca::kernels {
 namespace group {
 
 cudaError_t form_order(const Request& request, const Layout& layout, const prep::Params& from,
-                       void* scratch, cudaStream_t stream) {
+                       void* scratch, Part part, cudaStream_t stream) {
   return emulated::enqueue(stream, [=] {
     tests::GroupEmulator launcher;
-    run_passes(request, layout, from, scratch, launcher);
+    run_passes(request, layout, from, scratch, part, launcher);
   });
 }
 
@@ -80,9 +80,9 @@ class EmulatedLauncher {
   }
 
   void form_order(const group::Request& request, const group::Layout& layout, const Params& from,
-                  void* scratch) {
+                  void* scratch, group::Part part) {
     if (status_ == cudaSuccess)
-      status_ = group::form_order(request, layout, from, scratch, stream_);
+      status_ = group::form_order(request, layout, from, scratch, part, stream_);
   }
 
  private:
