@@ -131,9 +131,9 @@ class PassTimer {
   }
   void form_order(const group::Request& request, const group::Layout& layout,
                   const prep::Params& from, void* scratch, group::Part part) {
-    report(part == group::Part::scales ? "token scales" : "order", timer_.microseconds(nullptr, [&] {
-      launcher_.form_order(request, layout, from, scratch, part);
-    }));
+    report(part == group::Part::scales ? "token scales" : "order",
+           timer_.microseconds(
+               nullptr, [&] { launcher_.form_order(request, layout, from, scratch, part); }));
   }
   double sum() const { return sum_; }
 
@@ -311,9 +311,12 @@ void run_grouping(spec::Grouping kind, const Buffer& inputs) {
     for (const int32_t at : {0, 1, 20}) {
       if (with_state != (at > 0)) continue;
       check(cudaMemcpy(step.data, &at, 4, cudaMemcpyHostToDevice), "step");
-      std::printf("grouping %-8s %-5s chain in a graph %.0f us\n", spec::to_string(kind),
-                  at == 0 ? "cold" : at == 1 ? "warm" : "keep",
-                  timer.microseconds(stream, [&] { check(cudaGraphLaunch(exec, stream), "graph"); }));
+      std::printf(
+          "grouping %-8s %-5s chain in a graph %.0f us\n", spec::to_string(kind),
+          at == 0   ? "cold"
+          : at == 1 ? "warm"
+                    : "keep",
+          timer.microseconds(stream, [&] { check(cudaGraphLaunch(exec, stream), "graph"); }));
     }
     std::fflush(stdout);
     cudaGraphExecDestroy(exec);

@@ -84,8 +84,8 @@ void expect_steps(const GroupCase& shape, const core::Policy& policy,
     problem.set_values(call, noise + growth * static_cast<double>(call));
     reference.run(step);
     std::fill(regrouped.begin(), regrouped.end(), uint8_t{0});
-    group::run_passes(request, layout, problem.params(), Buffers::align(buffers.scratch), group::Part::all,
-                    launcher);
+    group::run_passes(request, layout, problem.params(), Buffers::align(buffers.scratch),
+                      group::Part::all, launcher);
     const auto h = static_cast<size_t>(shape.h);
     for (size_t u = 0; u < static_cast<size_t>(layout.n_units); ++u) {
       const auto& expected = reference.unit(u);
@@ -149,8 +149,8 @@ TEST(GroupPolicy, ForeignStateIsLeftAlone) {
   request.state = Buffers::align(buffers.state);
   request.step = &step;
   EmulatorLauncher launcher;
-  group::run_passes(request, layout, problem.params(), Buffers::align(buffers.scratch), group::Part::all,
-                    launcher);
+  group::run_passes(request, layout, problem.params(), Buffers::align(buffers.scratch),
+                    group::Part::all, launcher);
   EXPECT_EQ(buffers.state, before);
   const group::Params p =
       group::device_params(request, layout, problem.params(), Buffers::align(buffers.scratch));

@@ -304,8 +304,11 @@ inline std::vector<GroupCase> group_cases() {
                               Values::one_outlier, Values::zeros, Values::not_finite})
     c.push_back({.name = "values", .lens = {900}, .h = 2, .d = 64, .values = values});
   for (const Values values : {Values::identical, Values::few_distinct, Values::zeros})
-    c.push_back(
-        {.name = "values, tree", .kind = Grouping::kdtree, .lens = {900}, .d = 64, .values = values});
+    c.push_back({.name = "values, tree",
+                 .kind = Grouping::kdtree,
+                 .lens = {900},
+                 .d = 64,
+                 .values = values});
   c.push_back({.name = "segments, tree",
                .kind = Grouping::kdtree,
                .lens = {700, 1, 300, 260},

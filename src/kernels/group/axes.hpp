@@ -47,7 +47,8 @@ struct Axes {
   static_assert(kOwn == 4 || kOwn == 2);
 
   VCA_DEVICE static void find(const Params& p, Shared& s, int64_t unit) {
-    const int64_t sub = unit / p.h_kv, head = unit % p.h_kv, n = p.n_valid[sub];
+    const int64_t sub = piece_of(unit, p.h_kv).whole, head = piece_of(unit, p.h_kv).part,
+                  n = p.n_valid[sub];
     const auto m = static_cast<int32_t>(min_i64(n, p.axes_rows));
     const int8_t* values = p.values + rows_of(p, sub, head) * kD;
     const int per_tile = kTile / kOwn;  // threads
@@ -102,8 +103,7 @@ struct Axes {
       sync_threads(kThreads);
     }
     float amax = 0.0f;
-    for (int i = lane(); i < kAxes * kD; i += 32)
-      amax = prep::max_f32(amax, prep::abs_f32(s.q[i]));
+    for (int i = lane(); i < kAxes * kD; i += 32) amax = prep::max_f32(amax, prep::abs_f32(s.q[i]));
     for (uint32_t mask = 16; mask > 0; mask /= 2)
       amax = prep::max_f32(amax, ptx::shfl_sync_bfly(amax, mask));
     float x = prep::mul(s.q[a * kD + r], prep::div(127.0f, amax));
@@ -159,8 +159,9 @@ struct Project {
     if (*p.any_cold == 0) return;
     const int g = lane() / 4, t = lane() % 4;
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
-      const int64_t unit = item / p.max_unit_blocks, first = item % p.max_unit_blocks * kRows;
-      const int64_t sub = unit / p.h_kv, head = unit % p.h_kv;
+      const Piece at = piece_of(item, p.max_unit_blocks);
+      const int64_t unit = at.whole, first = int64_t{at.part} * kRows;
+      const int64_t sub = piece_of(unit, p.h_kv).whole, head = piece_of(unit, p.h_kv).part;
       const int64_t n = min_i64(p.n_valid[sub] - first, kRows);
       if (n <= 0 || !grows_tree(p, p.units[unit].start)) continue;
       const int64_t row0 = rows_of(p, sub, head) + first;

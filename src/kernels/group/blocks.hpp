@@ -25,8 +25,9 @@ struct BlockSums {
   VCA_DEVICE static void run(const Params& p, Which which, int64_t items) {
     if (which == Which::new_orders && *p.any_cold == 0) return;
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
-      const Problem x = problem_at(p, item / p.max_blocks);
-      const auto block = static_cast<int32_t>(item % p.max_blocks);
+      const Piece at = piece_of(item, p.max_blocks);
+      const Problem x = problem_at(p, at.whole);
+      const auto block = at.part;
       if (block >= x.k || !selected(which, x.start)) continue;
       if (p.d_pad == 128)
         sum<128>(p, x, block);
@@ -54,8 +55,8 @@ struct BlockSums {
     VCA_UNROLL
     for (int i = 0; i < kOwn; ++i) {
       const int at = (warp() * kOwn + i) * kRowsAtOnce + lane() / kLanes;
-      row[i] = at < n ? load_word4(values + int64_t{order[at]} * kD + part * 16)
-                      : Word4{0, 0, 0, 0};
+      row[i] =
+          at < n ? load_word4(values + int64_t{order[at]} * kD + part * 16) : Word4{0, 0, 0, 0};
     }
     uint32_t even[4] = {}, odd[4] = {};
     int32_t energy = 0;
@@ -120,7 +121,7 @@ template <int kThreads>
 VCA_DEVICE double removed_energy(const Params& p, int64_t unit, unsigned char* scratch) {
   auto* sums = reinterpret_cast<int64_t*>(scratch);  // [2][warp]
   constexpr int kWarps = kThreads / 32;
-  const int64_t sub = unit / p.h_kv, head = unit % p.h_kv;
+  const int64_t sub = piece_of(unit, p.h_kv).whole, head = piece_of(unit, p.h_kv).part;
   const prep::SubExtra& extra = p.extra[sub];
   const int64_t block0 = rows_of(p, sub, head) / kRows;
   int64_t full = 0, energy = 0;

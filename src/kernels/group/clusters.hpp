@@ -24,9 +24,10 @@ struct SampleRows {
     if (*p.any_cold == 0) return;
     const int64_t tiles = items / p.n_problems;
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
-      const Problem x = problem_at(p, item / tiles);
+      const Piece at = piece_of(item, tiles);
+      const Problem x = problem_at(p, at.whole);
       if (!clusters(p, x)) continue;
-      const int64_t m = sample_size(p, x), first = item % tiles * kItemRows;
+      const int64_t m = sample_size(p, x), first = int64_t{at.part} * kItemRows;
       for (int64_t i = first + thread(); i < min_i64(m, first + kItemRows); i += kThreads)
         p.order[x.block0 * kRows + i] = static_cast<int32_t>(sample_row(i, x.n, m));
     }
@@ -43,12 +44,13 @@ struct StartCentroids {
     if (*p.any_cold == 0) return;
     const int64_t tiles = ceil_div(p.max_blocks, kCentroids);
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
-      const Problem x = problem_at(p, item / tiles);
+      const Piece at = piece_of(item, tiles);
+      const Problem x = problem_at(p, at.whole);
       if (!clusters(p, x)) continue;
       const int64_t m = sample_size(p, x);
       const int parts = p.d_pad / 16;
       for (int i = thread(); i < kCentroids * parts; i += kThreads) {
-        const int64_t c = item % tiles * kCentroids + i / parts;
+        const int64_t c = int64_t{at.part} * kCentroids + i / parts;
         if (c >= x.k) continue;
         const int64_t row = p.order[x.block0 * kRows + sample_row(c, m, x.k)];
         store_word4(p.centroids + (x.block0 + c) * p.d_pad + i % parts * 16,
@@ -58,10 +60,10 @@ struct StartCentroids {
   }
 };
 
-// Labels of the sample or of all rows: products of 64 rows by 128 centroids, one warpgroup each. All
-// centroids (up to kChunk) lie in shared memory; a CTA takes a run of items, so that it loads them
-// once a problem. Four warpgroups share the tensor cores of a processor: while one compares, the
-// others multiply.
+// Labels of the sample or of all rows: products of 64 rows by 128 centroids, one warpgroup each.
+// All centroids (up to kChunk) lie in shared memory; a CTA takes a run of items, so that it loads
+// them once a problem. Four warpgroups share the tensor cores of a processor: while one compares,
+// the others multiply.
 template <int kD, bool kSample>
 struct Assign {
   static constexpr int kThreads = 256;
@@ -92,10 +94,11 @@ struct Assign {
     int32_t loaded = -1;  // problem whose only chunk is in shared memory
     for (auto item = static_cast<int32_t>(items * ptx::cta_index() / ptx::grid_size()); item < last;
          ++item) {
-      const Problem x = problem_at(p, item / tiles);
+      const Piece at = piece_of(item, tiles);
+      const Problem x = problem_at(p, at.whole);
       if (!clusters(p, x)) continue;
       const int32_t m = kSample ? sample_size(p, x) : x.n;
-      const int64_t row0 = int64_t{item % tiles} * kItemRows;
+      const int64_t row0 = int64_t{at.part} * kItemRows;
       if (row0 >= m) continue;
       label_rows(p, x, m, row0, loaded);
     }
@@ -266,11 +269,11 @@ struct Update {
     if (*p.any_cold == 0) return;
     const int slices = p.d_pad / kChannels;
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
-      const Problem x = problem_at(p, item / slices);
+      const Piece at = piece_of(item, slices);
+      const Problem x = problem_at(p, at.whole);
       if (!clusters(p, x)) continue;
       for (int32_t c0 = 0; c0 < x.k; c0 += kChunk)
-        update(p, x, static_cast<int>(item % slices) * kChannels, c0,
-               x.k - c0 < kChunk ? x.k - c0 : kChunk);
+        update(p, x, at.part * kChannels, c0, x.k - c0 < kChunk ? x.k - c0 : kChunk);
     }
   }
 

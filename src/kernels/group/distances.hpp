@@ -25,8 +25,8 @@ VCA_DEVICE Candidate warp_best(Candidate c) {
 inline constexpr int32_t kListEnd = -1;
 
 // The nearest columns of the rows of a warp: 16 rows in registers, columns in shared memory.
-// Distances are |c|^2 - 2 r.c, in keys as those of Assign; the four lanes of a row keep the best six
-// of their columns each, in ascending order.
+// Distances are |c|^2 - 2 r.c, in keys as those of Assign; the four lanes of a row keep the best
+// six of their columns each, in ascending order.
 template <int kD>
 struct Nearest {
   static constexpr int kOwn = 6;
@@ -44,8 +44,8 @@ struct Nearest {
   VCA_DEVICE static void set_base(const unsigned char* rows, int32_t* base, int columns, int padded,
                                   int threads) {
     for (int c = thread(); c < padded; c += threads)
-      base[c] = c < columns ? norm_of_row<kD>(rows, c) * 256 + c % kChunk / 8 * 2 + c % 2 + 1
-                            : INT32_MAX;
+      base[c] =
+          c < columns ? norm_of_row<kD>(rows, c) * 256 + c % kChunk / 8 * 2 + c % 2 + 1 : INT32_MAX;
   }
 
   // Columns [c0, c0 + columns) of the problem lie at `rows`.
@@ -82,7 +82,8 @@ struct Nearest {
   }
 
   // Merges the four lanes of row number `row` into its list; all lanes of the warp come here.
-  // `id` of a column, ascending, or null: itself. `tried`: kPairMemory blocks to leave out, or null.
+  // `id` of a column, ascending, or null: itself. `tried`: kPairMemory blocks to leave out, or
+  // null.
   VCA_DEVICE static void write(int32_t* list, bool real, int32_t row, const int32_t* tried,
                                const int32_t* id, Best& best) {
     // A list ends where the seventh of one lane might come next.
@@ -162,9 +163,10 @@ struct Neighbours {
     if (pass == kCentroids ? *p.any_cold == 0 : pass >= *p.most_passes) return;
     const int64_t tiles = ceil_div(p.max_blocks, kItemRows);
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
-      const Problem x = problem_at(p, item / tiles);
+      const Piece at = piece_of(item, tiles);
+      const Problem x = problem_at(p, at.whole);
       if (pass == kCentroids ? !clusters(p, x) : !exchanges(p, x, pass)) continue;
-      const auto row0 = static_cast<int32_t>(item % tiles * kItemRows);
+      const auto row0 = at.part * kItemRows;
       const int32_t n = pass == kCentroids ? x.k : x.full;
       if (row0 < n) list_rows(p, x, pass, row0, n);
     }
@@ -202,9 +204,9 @@ struct Neighbours {
     VCA_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int32_t row = half == 0 ? upper : lower;
-      Finder::write(p.lists + (x.block0 + row) * kListed, row < n, row,
-                    pass > 0 ? p.tried + (x.block0 + row) * kPairMemory : nullptr, nullptr,
-                    best[half]);
+      Finder::write(p.lists + (x.block0 + row) * kListed,
+                    row<n, row, pass> 0 ? p.tried + (x.block0 + row) * kPairMemory : nullptr,
+                    nullptr, best[half]);
     }
   }
 };
@@ -233,7 +235,8 @@ struct Chain {
   }
 
  private:
-  // Where the chain stands: the next centroid (the last one, where its list has ended) and its place.
+  // Where the chain stands: the next centroid (the last one, where its list has ended) and its
+  // place.
   struct Shared {
     int32_t current, place;
     Candidate best[kWarps];

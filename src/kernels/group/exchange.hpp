@@ -24,8 +24,8 @@ struct Exchange {
     unsigned char rows[kPair * kD];
     int32_t rank[kPair];
     int32_t key[kPair];
-    int32_t bins[kBins];       // keys in each of 256 equal parts of their range
-    Row listed[kPair];         // keys of the part that holds the 128th
+    int32_t bins[kBins];  // keys in each of 256 equal parts of their range
+    Row listed[kPair];    // keys of the part that holds the 128th
     int32_t low[kD], total[kD];
     uint32_t axis[2][kD / 4];  // the axis as 256 * high + low, bytes in the channels' order
     int64_t norms[2 * kWarps];
@@ -59,8 +59,9 @@ struct Exchange {
     const auto slots = static_cast<int32_t>(p.max_blocks / 2);
     Work out{item, 0, 0, 0, nullptr};
     for (; out.item < items; out.item += static_cast<int32_t>(ptx::grid_size())) {
-      const Problem x = problem_at(p, out.item / slots);
-      const int32_t slot = out.item % slots;
+      const Piece at = piece_of(out.item, slots);
+      const Problem x = problem_at(p, at.whole);
+      const int32_t slot = at.part;
       if (!exchanges(p, x, pass) || slot >= p.n_pairs[x.index]) continue;
       const int32_t* pair = p.pairs + x.block0 + 2 * slot;
       out.a = static_cast<int32_t>(x.block0) + pair[0];
@@ -94,8 +95,7 @@ struct Exchange {
       if (s.moved == 0) break;
       moved = true;
       if (i + 1 < p.inner) {
-        if (thread() < kD)
-          set_axis(s, thread(), s.total[thread()] - 2 * s.low[thread()]);
+        if (thread() < kD) set_axis(s, thread(), s.total[thread()] - 2 * s.low[thread()]);
         sync_threads(kThreads);
       }
     }
@@ -170,12 +170,13 @@ struct Exchange {
     // |key| < 2^30, so the span is below 2^31.
     const uint32_t span = static_cast<uint32_t>(most) - static_cast<uint32_t>(least);
     const uint32_t shift = span < kBins ? 0 : static_cast<uint32_t>(24 - leading_zeros(span));
-    const auto bin = static_cast<int32_t>(
-        (static_cast<uint32_t>(key) - static_cast<uint32_t>(least)) >> shift);
+    const auto bin =
+        static_cast<int32_t>((static_cast<uint32_t>(key) - static_cast<uint32_t>(least)) >> shift);
     ptx::red_shared_add(&s.bins[bin], 1);
     sync_threads(kThreads);
     // Every warp finds the part for itself; a lane looks at eight.
-    const Word4 first = load_word4(s.bins + lane() * 8), second = load_word4(s.bins + lane() * 8 + 4);
+    const Word4 first = load_word4(s.bins + lane() * 8),
+                second = load_word4(s.bins + lane() * 8 + 4);
     int32_t count[8];
     VCA_UNROLL
     for (int i = 0; i < 4; ++i) {
@@ -187,9 +188,8 @@ struct Exchange {
     for (int i = 0; i < 8; ++i) sum += count[i];
     int32_t up_to = sum;
     for (uint32_t distance = 1; distance < 32; distance *= 2) {
-      const auto below = static_cast<int32_t>(
-          ptx::shfl_sync_idx(static_cast<uint32_t>(up_to),
-                             (static_cast<uint32_t>(lane()) - distance) & 31u));
+      const auto below = static_cast<int32_t>(ptx::shfl_sync_idx(
+          static_cast<uint32_t>(up_to), (static_cast<uint32_t>(lane()) - distance) & 31u));
       if (static_cast<uint32_t>(lane()) >= distance) up_to += below;
     }
     int32_t need = kRows - (up_to - sum), part = lane() * 8, members = 0;

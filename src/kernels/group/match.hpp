@@ -46,7 +46,7 @@ struct Match {
 
  private:
   struct Lists {
-    int32_t *counts;  // pairs so far, blocks to look up
+    int32_t* counts;  // pairs so far, blocks to look up
     int32_t *proposal, *next, *look_up, *is_free;
     int32_t *tried, *pairs;
   };
@@ -148,8 +148,9 @@ struct Match {
       for (int half = 0; half < 2; ++half) {
         const int32_t row = row0 + g + half * 8;
         const int32_t block = row < n ? id[row] : 0;
-        Nearest<kD>::write(p.lists + (x.block0 + block) * kListed, row < n, block,
-                           pass > 0 ? s.tried + block * kPairMemory : nullptr, id, best[half]);
+        Nearest<kD>::write(p.lists + (x.block0 + block) * kListed,
+                           row<n, block, pass> 0 ? s.tried + block * kPairMemory : nullptr, id,
+                           best[half]);
         if (row < n && t == 0) s.next[block] = 0;
       }
     }
@@ -283,9 +284,9 @@ struct Match {
     const int8_t* means = p.means + x.block0 * kD;
     for (int i = thread(); i < padded * kParts; i += kThreads) {
       const int row = i / kParts, part = i % kParts;
-      store_word4(to + chunk_offset<kD>(row, part),
-                  row < n ? load_word4(means + int64_t{id[row]} * kD + part * 16)
-                          : Word4{0, 0, 0, 0});
+      store_word4(
+          to + chunk_offset<kD>(row, part),
+          row < n ? load_word4(means + int64_t{id[row]} * kD + part * 16) : Word4{0, 0, 0, 0});
     }
     sync_threads(kThreads);
   }

@@ -31,10 +31,10 @@ inline constexpr int kPairMemory = 6;  // GroupingParams::pair_memory
 // A segment of a sub-problem, from shapes only.
 struct Entry {
   int64_t sub;
-  int64_t state;          // in segment_state
-  int64_t capacity;       // blocks
-  int64_t labels;         // buckets a counting sort may need
-  int64_t histogram;      // of kv head 0
+  int64_t state;      // in segment_state
+  int64_t capacity;   // blocks
+  int64_t labels;     // buckets a counting sort may need
+  int64_t histogram;  // of kv head 0
   int64_t histogram_stride;
   // Cubes: the segment's first token, and the grid; 0: not a grid of cubes.
   int64_t begin, grid_h, grid_w;
@@ -97,16 +97,16 @@ struct Params {
 
   Unit* units;
   prep::TokenScale* scales;  // [unit]
-  int32_t* any_cold;      // whether a unit starts cold: most kernels end at once where none does
-  int32_t* most_passes;   // of pair exchange, over the units
-  uint64_t* fingerprint;  // [sub]
-  int8_t* values;         // [row][d_pad]
-  int32_t* order;         // [place] rank
-  int32_t* labels;        // [row]
-  int8_t* axes;            // [unit][kAxes][d_pad]
-  int32_t* projections;    // [row][kAxes], kdtree only
-  int8_t* centroids;      // [block][d_pad]
-  int32_t* bucket;        // [block] place of centroid c in the chain
+  int32_t* any_cold;         // whether a unit starts cold: most kernels end at once where none does
+  int32_t* most_passes;      // of pair exchange, over the units
+  uint64_t* fingerprint;     // [sub]
+  int8_t* values;            // [row][d_pad]
+  int32_t* order;            // [place] rank
+  int32_t* labels;           // [row]
+  int8_t* axes;              // [unit][kAxes][d_pad]
+  int32_t* projections;      // [row][kAxes], kdtree only
+  int8_t* centroids;         // [block][d_pad]
+  int32_t* bucket;           // [block] place of centroid c in the chain
   int32_t* histogram;
   int32_t* lists;    // [block][kListed] nearest neighbours, distances.hpp
   int32_t* sums;     // [block][d_pad]
@@ -120,6 +120,17 @@ struct Params {
   int32_t* out_order;  // [place] token
   uint8_t* regrouped;  // [batch][kv head] or null
 };
+
+// An index of pieces of work, `parts` to a whole. There are fewer than 2^31: each stands for 16 KiB
+// of memory or more. Divisions in 64 bits would cost more than the work on some pieces.
+struct Piece {
+  int32_t whole, part;
+};
+VCA_DEVICE Piece piece_of(int64_t index, int64_t parts) {
+  const auto whole = static_cast<uint32_t>(index) / static_cast<uint32_t>(parts);
+  return {static_cast<int32_t>(whole), static_cast<int32_t>(static_cast<uint32_t>(index) -
+                                                            whole * static_cast<uint32_t>(parts))};
+}
 
 struct Problem {
   int64_t index, unit, sub, head;
@@ -135,11 +146,12 @@ VCA_DEVICE int64_t rows_of(const Params& p, int64_t sub, int64_t head) {
 }
 
 VCA_DEVICE Problem problem_at(const Params& p, int64_t index) {
-  const Entry& e = p.entries[index / p.h_kv];
+  const Piece at = piece_of(index, p.h_kv);
+  const Entry& e = p.entries[at.whole];
   Problem out;
   out.index = index;
   out.sub = e.sub;
-  out.head = index % p.h_kv;
+  out.head = at.part;
   out.unit = e.sub * p.h_kv + out.head;
   const prep::SegmentState s = p.segment_state[e.state];
   const int64_t rows = rows_of(p, out.sub, out.head);
@@ -153,7 +165,7 @@ VCA_DEVICE Problem problem_at(const Params& p, int64_t index) {
   return out;
 }
 VCA_DEVICE int32_t* histogram_of(const Params& p, const Problem& x) {
-  const Entry& e = p.entries[x.index / p.h_kv];
+  const Entry& e = p.entries[piece_of(x.index, p.h_kv).whole];
   return p.histogram + e.histogram + x.head * e.histogram_stride;
 }
 

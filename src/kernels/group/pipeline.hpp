@@ -33,8 +33,8 @@ void form_clusters(const Params& p, Launcher& launcher) {
       launcher.template launch<Update>(Grid::item_each, p, slices);
   }
   if (kmeans) return;
-  launcher.template launch<Neighbours<kD>>(
-      Grid::resident, p, p.n_problems * Neighbours<kD>::tiles(p), kCentroids);
+  launcher.template launch<Neighbours<kD>>(Grid::resident, p,
+                                           p.n_problems * Neighbours<kD>::tiles(p), kCentroids);
   launcher.template launch<Chain<kD>>(Grid::item_each, p, p.n_problems);
   launcher.template launch<Assign<kD, false>>(Grid::resident, p,
                                               p.n_problems * Assign<kD, false>::tiles(p));

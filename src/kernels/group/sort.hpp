@@ -10,12 +10,14 @@ namespace vca::kernels::group {
 // Problems that are sorted, and the bucket of a label.
 VCA_DEVICE bool sorts(const Params& p, const Problem& x) {
   if (x.start != Start::cold) return false;
-  if (p.kind == spec::Grouping::cubes) return x.n > 0 && p.entries[x.index / p.h_kv].grid_w > 0;
+  if (p.kind == spec::Grouping::cubes)
+    return x.n > 0 && p.entries[piece_of(x.index, p.h_kv).whole].grid_w > 0;
   return clusters(p, x);
 }
 VCA_DEVICE int32_t buckets(const Params& p, const Problem& x) {
-  return p.kind == spec::Grouping::cubes ? static_cast<int32_t>(p.entries[x.index / p.h_kv].labels)
-                                         : x.k;
+  return p.kind == spec::Grouping::cubes
+             ? static_cast<int32_t>(p.entries[piece_of(x.index, p.h_kv).whole].labels)
+             : x.k;
 }
 
 // Number of the 4 x 4 x 8 cube of a token in serpentine order: every second row of cubes runs
@@ -32,7 +34,7 @@ VCA_DEVICE int32_t cube_number(int64_t place, int64_t grid_h, int64_t grid_w) {
 
 VCA_DEVICE int32_t bucket_of(const Params& p, const Problem& x, int64_t i) {
   if (p.kind == spec::Grouping::cubes) {
-    const Entry& e = p.entries[x.index / p.h_kv];
+    const Entry& e = p.entries[piece_of(x.index, p.h_kv).whole];
     const int32_t* tokens = p.tokens + p.extra[x.sub].chunk_base * kRows + x.rank0;
     return cube_number(tokens[i] - e.begin, e.grid_h, e.grid_w);
   }
@@ -50,8 +52,9 @@ struct Histogram {
     auto* count = shared_at<int32_t>(0);
     const int64_t tiles = ceil_div(p.max_blocks * kRows, kHistogramRows);
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
-      const Problem x = problem_at(p, item / tiles);
-      const int64_t first = item % tiles * kHistogramRows;
+      const Piece at = piece_of(item, tiles);
+      const Problem x = problem_at(p, at.whole);
+      const int64_t first = int64_t{at.part} * kHistogramRows;
       if (!sorts(p, x) || first >= x.n) continue;
       const int32_t k = buckets(p, x);
       const int64_t last = min_i64(x.n, first + kHistogramRows);
@@ -60,7 +63,7 @@ struct Histogram {
       for (int64_t i = first + thread(); i < last; i += kThreads)
         ptx::red_shared_add(&count[bucket_of(p, x, i)], 1);
       sync_threads(kThreads);
-      int32_t* out = histogram_of(p, x) + item % tiles * k;
+      int32_t* out = histogram_of(p, x) + int64_t{at.part} * k;
       for (int c = thread(); c < k; c += kThreads) out[c] = count[c];
       sync_threads(kThreads);
     }
@@ -130,8 +133,9 @@ struct Scatter {
     auto* next = shared_at<int32_t>(0);  // [warp][bucket]
     const int64_t tiles = ceil_div(p.max_blocks * kRows, kHistogramRows);
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
-      const Problem x = problem_at(p, item / tiles);
-      const int64_t first = item % tiles * kHistogramRows;
+      const Piece at = piece_of(item, tiles);
+      const Problem x = problem_at(p, at.whole);
+      const int64_t first = int64_t{at.part} * kHistogramRows;
       if (!sorts(p, x) || first >= x.n) continue;
       const int32_t k = buckets(p, x);
       for (int c = thread(); c < kWarps * k; c += kThreads) next[c] = 0;
@@ -141,7 +145,7 @@ struct Scatter {
       for (int64_t i = begin + lane(); i < min_i64(x.n, begin + kWarpRows); i += 32)
         ptx::red_shared_add(&own[bucket_of(p, x, i)], 1);
       sync_threads(kThreads);
-      const int32_t* start = histogram_of(p, x) + item % tiles * k;
+      const int32_t* start = histogram_of(p, x) + int64_t{at.part} * k;
       for (int c = thread(); c < k; c += kThreads) {
         int32_t place = start[c];
         for (int w = 0; w < kWarps; ++w) {

@@ -98,8 +98,9 @@ struct LoadOrder {
   VCA_DEVICE static void run(const Params& p, int64_t items) {
     const int64_t tiles = ceil_div(p.max_blocks, kBlocks);
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
-      const Problem x = problem_at(p, item / tiles);
-      const int64_t first = item % tiles * kBlocks * kRows;
+      const Piece at = piece_of(item, tiles);
+      const Problem x = problem_at(p, at.whole);
+      const int64_t first = int64_t{at.part} * kBlocks * kRows;
       const bool old = x.start == Start::warm || x.start == Start::keep;
       for (int64_t i = first + thread(); i < min_i64(x.n, first + kBlocks * kRows); i += kThreads) {
         const int64_t place = x.block0 * kRows + i;
@@ -141,8 +142,9 @@ struct StoreOrder {
     const int64_t tiles = ceil_div(p.max_blocks, kWarps);
     const bool state = has_state(p);
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
-      const Problem x = problem_at(p, item / tiles);
-      const int64_t block = item % tiles * kWarps + warp();
+      const Piece at = piece_of(item, tiles);
+      const Problem x = problem_at(p, at.whole);
+      const int64_t block = int64_t{at.part} * kWarps + warp();
       if (block >= x.k) continue;
       const int32_t n = static_cast<int32_t>(min_i64(kRows, x.n - block * kRows));
       const int64_t place = (x.block0 + block) * kRows;

@@ -19,12 +19,12 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
 }
 
 // A piece of host memory as a kernel argument.
-struct Piece {
+struct Words {
   static constexpr int kWords = 4000;
   uint32_t word[kWords];
 };
 static __global__ void __launch_bounds__(256)
-    store_words(const __grid_constant__ Piece piece, uint32_t* to, int words) {
+    store_words(const __grid_constant__ Words piece, uint32_t* to, int words) {
   for (int i = thread(); i < words; i += 256) to[i] = piece.word[i];
 }
 
@@ -41,9 +41,9 @@ class StreamLauncher {
   void upload(void* to, const std::vector<uint8_t>& bytes) {
     auto* at = static_cast<uint32_t*>(to);
     const size_t words = bytes.size() / 4;
-    for (size_t first = 0; first < words && status_ == cudaSuccess; first += Piece::kWords) {
-      Piece piece;
-      const size_t n = std::min<size_t>(words - first, Piece::kWords);
+    for (size_t first = 0; first < words && status_ == cudaSuccess; first += Words::kWords) {
+      Words piece;
+      const size_t n = std::min<size_t>(words - first, Words::kWords);
       std::memcpy(piece.word, bytes.data() + first * 4, n * 4);
       store_words<<<1, 256, 0, stream_>>>(piece, at + first, static_cast<int>(n));
       status_ = cudaGetLastError();

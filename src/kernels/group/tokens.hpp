@@ -100,7 +100,7 @@ struct Sigma {
   VCA_DEVICE static void find(const Params& p, int64_t unit) {
     auto* sums = shared_at<float>(0);
     auto* maxima = shared_at<float>(4 * kMaxRows);
-    const int64_t sub = unit / p.h_kv, head = unit % p.h_kv;
+    const int64_t sub = piece_of(unit, p.h_kv).whole, head = piece_of(unit, p.h_kv).part;
     const int64_t n = p.n_valid[sub];
     const auto m = static_cast<int32_t>(min_i64(n, p.sigma_rows));
     const int32_t* tokens = p.tokens + p.extra[sub].chunk_base * kRows;
@@ -178,8 +178,9 @@ struct Tokens {
   static int64_t smem_bytes(const Params&) { return 0; }
   VCA_DEVICE static void run(const Params& p, int64_t items) {
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
-      const int64_t unit = item / p.max_unit_blocks, first = item % p.max_unit_blocks * kRows;
-      const int64_t sub = unit / p.h_kv, head = unit % p.h_kv;
+      const Piece at = piece_of(item, p.max_unit_blocks);
+      const int64_t unit = at.whole, first = int64_t{at.part} * kRows;
+      const int64_t sub = piece_of(unit, p.h_kv).whole, head = piece_of(unit, p.h_kv).part;
       const int64_t n = min_i64(p.n_valid[sub] - first, kRows);
       if (n <= 0) continue;
       const int32_t* tokens = p.tokens + p.extra[sub].chunk_base * kRows + first;
@@ -200,7 +201,6 @@ struct Tokens {
       }
     }
   }
-
 };
 
 }  // namespace vca::kernels::group

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The k-d tree: all nodes of a level at once, a CTA each. A node keeps its range of places and sorts
-// its rows into those of the left child and the rest; inside a child, any order will do.
+// The k-d tree: all nodes of a level at once, a CTA each. A node keeps its range of places and
+// sorts its rows into those of the left child and the rest; inside a child, any order will do.
 #pragma once
 
 #include "kernels/group/axes.hpp"
@@ -49,8 +49,8 @@ struct SplitNodes {
     const int32_t blocks = (n + kRows - 1) / kRows;
     return (blocks + 1) / 2 * kRows;
   }
-  // Node number `path` of a level: its bits, from the highest, say left or right. Empty where a node
-  // above it is not split.
+  // Node number `path` of a level: its bits, from the highest, say left or right. Empty where a
+  // node above it is not split.
   VCA_DEVICE static Node node_at(int32_t n, int32_t level, int32_t path) {
     Node node{0, n};
     for (int32_t bit = level - 1; bit >= 0; --bit) {
@@ -185,9 +185,8 @@ struct SplitNodes {
       for (int i = 0; i < kOwn; ++i) own += s.bins[lane() * kOwn + i];
       int32_t up_to = own;
       for (uint32_t distance = 1; distance < 32; distance *= 2) {
-        const auto below = static_cast<int32_t>(
-            ptx::shfl_sync_idx(static_cast<uint32_t>(up_to),
-                               (static_cast<uint32_t>(lane()) - distance) & 31u));
+        const auto below = static_cast<int32_t>(ptx::shfl_sync_idx(
+            static_cast<uint32_t>(up_to), (static_cast<uint32_t>(lane()) - distance) & 31u));
         if (static_cast<uint32_t>(lane()) >= distance) up_to += below;
       }
       int32_t before = up_to - own;

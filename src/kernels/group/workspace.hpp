@@ -30,9 +30,9 @@ struct Request {
 
 // Groupings with kernels; `automatic` is vsmooth.
 inline bool supports(spec::Grouping kind) {
-  return kind == spec::Grouping::identity || kind == spec::Grouping::kdtree || kind == spec::Grouping::cubes ||
-         kind == spec::Grouping::kmeans || kind == spec::Grouping::vsmooth ||
-         kind == spec::Grouping::automatic;
+  return kind == spec::Grouping::identity || kind == spec::Grouping::kdtree ||
+         kind == spec::Grouping::cubes || kind == spec::Grouping::kmeans ||
+         kind == spec::Grouping::vsmooth || kind == spec::Grouping::automatic;
 }
 
 // Parts of a grouping: preprocessing puts its own pass over V, which writes the tokens, between the
@@ -74,9 +74,9 @@ struct Layout {
   std::vector<Entry> entries;
   int64_t n_units = 0, n_problems = 0, places = 0;
   int64_t max_blocks = 0, max_unit_blocks = 0, max_labels = 1;
-  int64_t table, units, scales, any_cold, most_passes, fingerprint, values, order, labels, axes, projections,
-      centroids, bucket, histogram,
-      lists, sums, means, norm2, energy, tried, pairs, n_pairs, out_order;
+  int64_t table, units, scales, any_cold, most_passes, fingerprint, values, order, labels, axes,
+      projections, centroids, bucket, histogram, lists, sums, means, norm2, energy, tried, pairs,
+      n_pairs, out_order;
   int64_t bytes = 0;
 
  private:

@@ -110,15 +110,15 @@ struct Params {
   int32_t* block_valid;  // [block without heads]
   int32_t* block_rank;   // [block without heads]: rank of its first column in gathered order
 
-  float* k_offset;        // [unit][d_pad]
-  float* k_partial;       // [kv rank group][d_pad]
-  float* v_partial;       // [kv rank group][2][d_pad]: minimum, maximum
-  float* v_abs_max;       // [unit]
-  float* v_factor;        // [unit][d_pad]: factor on V before encoding; 0 in padded channels
-  int8_t* token_values;    // [row][d_pad], what grouping sees of V; null: no grouping
+  float* k_offset;       // [unit][d_pad]
+  float* k_partial;      // [kv rank group][d_pad]
+  float* v_partial;      // [kv rank group][2][d_pad]: minimum, maximum
+  float* v_abs_max;      // [unit]
+  float* v_factor;       // [unit][d_pad]: factor on V before encoding; 0 in padded channels
+  int8_t* token_values;  // [row][d_pad], what grouping sees of V; null: no grouping
   const TokenScale* token_scale;  // [unit]
-  float* k_head_max;      // [unit], e4m3_head: largest |k|
-  float* q_head_max;      // [head], e4m3_head: largest |q|
+  float* k_head_max;              // [unit], e4m3_head: largest |k|
+  float* q_head_max;              // [head], e4m3_head: largest |q|
   float* energy_rows;     // [kv block][128] by rank; null unless energy_removed is asked for
   float* energy_blocks;   // [kv block]
   float* energy_removed;  // [unit], the caller's

@@ -112,8 +112,7 @@ void run_passes(const PrepParams& request, void* workspace, Launcher& launcher) 
   }
   for_source<ValueRange>(v, p.d_pad, with(ranges, rank_groups));
   launcher.template launch<ValueScale>(p, layout.n_units);
-  if (groups)
-    form_order(v == Source::any ? group::Part::tokens_and_order : group::Part::order);
+  if (groups) form_order(v == Source::any ? group::Part::tokens_and_order : group::Part::order);
 
   for_source<KeyOffsetPartial>(k, p.d_pad, turn_of(k, p.rope), with(p, rank_groups));
   launcher.template launch<KeyOffset>(p, layout.n_units);

@@ -106,9 +106,8 @@ struct ValueRangeTuned {
 
 // FP16 takes registers to decode: eight rows at a time would spill.
 template <Source kSource, int kDPad>
-struct ValueRange
-    : ValueRangeTuned<kSource, kDPad, kSource == Source::fp16 ? 4 : 8, Octet<kSource>::kWide ? 2 : 4> {
-};
+struct ValueRange : ValueRangeTuned<kSource, kDPad, kSource == Source::fp16 ? 4 : 8,
+                                    Octet<kSource>::kWide ? 2 : 4> {};
 
 // s_v and max|V| of a unit. Threads are channels of 16 or 8 parts of the groups.
 struct ValueScale {
