@@ -50,7 +50,8 @@ void add_strides(std::vector<Case>& out) {
 
 // Without a group state: a new order every call.
 void add_groupings(std::vector<Case>& out) {
-  for (const int32_t grouping : {VCA_GROUPING_AUTO, VCA_GROUPING_VSMOOTH, VCA_GROUPING_KMEANS}) {
+  for (const int32_t grouping :
+       {VCA_GROUPING_AUTO, VCA_GROUPING_VSMOOTH, VCA_GROUPING_KDTREE, VCA_GROUPING_KMEANS}) {
     Case c{.name = "grouped", .energy = true};
     c.b = 2, c.h_q = 4, c.h_kv = 2, c.s_q = 130, c.s_kv = 700;
     c.grouping = grouping;

@@ -71,12 +71,15 @@ std::string grouping_refusal(const Request& request) {
   if (!p.recipe->v_smooth()) return "";
   if (!kernels::group::supports(p.grouping))
     return std::string("grouping ") + core::grouping_name(core::grouping_number(p.grouping)) +
-           " has no kernels; auto, vsmooth, kmeans, cubes and identity have, and the CPU backend "
-           "runs it";
+           " has no kernels; auto, vsmooth, kdtree, kmeans, cubes and identity have, and the CPU "
+           "backend runs it";
   if (p.grouping == spec::Grouping::identity) return "";
-  // Counters of a counting sort lie in shared memory.
+  // Counters of a counting sort lie in shared memory, and so does what matching knows of the
+  // blocks.
   const PrepParams params = prep_params(request);
-  const int64_t labels = kernels::prep::Layout(params).group->max_labels;
+  const kernels::prep::Layout layout(params);
+  const bool tree = p.grouping == spec::Grouping::kdtree;
+  const int64_t labels = tree ? layout.group->max_blocks : layout.group->max_labels;
   if (labels > kernels::group::kMaxLabels)
     return "grouping a segment in " + std::to_string(labels) + " buckets, of at most " +
            std::to_string(kernels::group::kMaxLabels) + " (128 tokens each); ask for identity";
