@@ -19,8 +19,8 @@ inline float mul_ru(float a, float b) {
   return (double)nearest < product ? real(up) : nearest;
 }
 
-// x + y rounded down.
-inline float sum_rd(double x, double y) {
+inline float sub_rd(float a, float b) {
+  const double x = (double)a, y = -(double)b;
   const double sum = x + y;
   const double y_part = sum - x;
   const double error = (x - (sum - y_part)) + (y - y_part);
@@ -31,20 +31,8 @@ inline float sum_rd(double x, double y) {
   return above && sum != 0.0 ? real(down) : nearest;
 }
 
-inline float sub_rd(float a, float b) { return sum_rd((double)a, -(double)b); }
-inline float fma_rd(float a, float b, float c) { return sum_rd((double)a * (double)b, (double)c); }
-
 // RU(x + 1.5 * 2^19) - 1.5 * 2^19: spec/arith.hpp says why.
 inline float ceil_sixteenth(float x) { return -sub_rd(-x, 786432.0f) - 786432.0f; }
-
-// RU(x + 1.5 * 2^26) - 1.5 * 2^26: a whole octave.
-inline float ceil_octave(float x) { return -sub_rd(-x, 100663296.0f) - 100663296.0f; }
-
-// 2^(d/8), d a multiple of 8 up to 1016.
-inline float pow2_octaves(float d) {
-  if (!(d >= -1008.0f)) return 0.0f;
-  return real((uint32_t)((int32_t)(d * 0.125f) + 127) << 23);
-}
 
 inline float pow2_code(const uint32_t* fractions, float d) {
   if (!(d >= -1008.0f)) return 0.0f;

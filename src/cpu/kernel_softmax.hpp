@@ -29,28 +29,6 @@ void block_maxima(Scratch& t) {
     }
 }
 
-// ExpCast of INT8 dots: the dots' offset in the code line (kScoreMagic of src/spec/arith.hpp).
-constexpr float kScoreMagic = 12582912.0f;
-
-// Reference of the block's codes and what follows from it (docs/numerics.md, E2): a multiple of
-// 1/16 code and the running maximum, or an octave and O's lazy reference.
-void set_references(Scratch& t, const TileTask& task, int row, float top) {
-  float m_block, m_new;
-  if (task.p == kPExpCast && task.order_kind == kOrderLocal) {
-    m_block = ceil_octave(top);
-    m_new = m_block > t.m_run[row] + 128.0f ? m_block : t.m_run[row];
-    t.alpha[row] = pow2_octaves(t.m_run[row] - m_new);
-    t.w[row] = pow2_octaves(m_block - m_new);
-  } else {
-    m_block = ceil_sixteenth(top);
-    m_new = t.m_run[row] < m_block ? m_block : t.m_run[row];
-    t.alpha[row] = pow2_code(task.exp2_fractions, t.m_run[row] - m_new);
-    t.w[row] = pow2_code(task.exp2_fractions, m_block - m_new);
-  }
-  t.bias[row] = sub_rd(task.top, task.order_kind == kOrderLocal ? m_block : m_new);
-  t.m_run[row] = m_new;
-}
-
 // Score factors, maxima, rescale factors and the bias of the codes.
 void block_factors(Scratch& t, const TileTask& task, int64_t block, AllowedColumns allowed) {
   bool present[4] = {true, true, true, true};  // scale groups with a column that counts
@@ -69,10 +47,12 @@ void block_factors(Scratch& t, const TileTask& task, int64_t block, AllowedColum
       top = first || top < product ? product : top;
       first = false;
     }
-    set_references(t, task, row, top);
-    for (int g = 0; g < 4; ++g)
-      t.c[g][row] =
-          task.qk == kQkInt8 ? fma_rd(-kScoreMagic, t.a[g][row], t.bias[row]) : t.bias[row];
+    const float m_block = ceil_sixteenth(top);
+    const float m_new = t.m_run[row] < m_block ? m_block : t.m_run[row];
+    t.alpha[row] = pow2_code(task.exp2_fractions, t.m_run[row] - m_new);
+    t.w[row] = pow2_code(task.exp2_fractions, m_block - m_new);
+    t.bias[row] = sub_rd(task.top, task.order_kind == kOrderLocal ? m_block : m_new);
+    t.m_run[row] = m_new;
   }
 }
 
@@ -143,18 +123,15 @@ void fp4_probabilities(Scratch& t, const TileTask& task, int n_valid, AllowedCol
 }
 
 template <PKind kP>
-void probabilities(Scratch& t, const TileTask& task, int n_valid, AllowedColumns allowed) {
+void probabilities(Scratch& t, int n_valid, AllowedColumns allowed) {
   const auto skipped = [=](int n) { return allowed != nullptr && !allowed[n]; };
   for (int row = 0; row < kTileRows; row += kLanes) {
     const Vf bias = load(&t.bias[row]);
     Vf a[4];
     for (int g = 0; g < 4; ++g) a[g] = load(&t.a[g][row]);
     if constexpr (kP == kPExpCast) {
-      const Vf offset = set1(task.qk == kQkInt8 ? kScoreMagic : 0.0f);
-      Vf c[4];
-      for (int g = 0; g < 4; ++g) c[g] = load(&t.c[g][row]);
       for (int n = 0; n < n_valid; ++n) {
-        const Vf x = fma_rn(add(load(&t.s[n][row]), offset), a[n % 8 / 2], c[n % 8 / 2]);
+        const Vf x = fma_rn(load(&t.s[n][row]), a[n % 8 / 2], bias);
         store(&t.s[n][row], skipped(n) ? set1(0.0f) : expcast_value(x));
       }
       Vf sum = set1(0.0f);

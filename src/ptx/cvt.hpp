@@ -14,7 +14,6 @@ VCA_DEVICE float add_rp(float a, float b);   // add.rp.f32: rounded up
 VCA_DEVICE float mul_rn(float a, float b);
 VCA_DEVICE float add_rn(float a, float b);
 VCA_DEVICE float fma_rn(float a, float b, float c);  // fma.rn.f32 (9.7.3.6)
-VCA_DEVICE float fma_rm(float a, float b, float c);  // fma.rm.f32: rounded down
 // fma.rn.sat.f32 (9.7.3.6): clamped to [0, 1], NaN becomes +0.
 VCA_DEVICE float fma_rn_sat(float a, float b, float c);
 VCA_DEVICE float abs_f32(float x);

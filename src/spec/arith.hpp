@@ -62,40 +62,26 @@ constexpr float mul_ru(float a, float b) {
   return static_cast<double>(nearest) < product ? detail::step_up(nearest) : nearest;
 }
 
-namespace detail {
-// x + y, not exactly 0 and without overflow in FP64, rounded to FP32 towards −Inf.
-constexpr float sum_rd(double x, double y) {
-  // TwoSum: x + y = sum + error exactly.
+// a − b rounded towards −Inf (PTX sub.rm.f32). A negative overflow gives −Inf, a positive one
+// FLT_MAX; an exact zero is −0 except (+0) − (−0) = +0, as IEEE says for this direction; Inf and
+// NaN as in IEEE.
+constexpr float sub_rd(float a, float b) {
+  const double x = static_cast<double>(a);
+  const double y = -static_cast<double>(b);
+  // TwoSum: x + y = sum + error exactly (no overflow: both are floats).
   const double sum = x + y;
   const double y_part = sum - x;
   const double error = (x - (sum - y_part)) + (y - y_part);
+  if (sum == 0.0) {  // two floats cancel exactly or not at all, so error is 0 too
+    const bool both_plus_zero = (float_bits(a) | (float_bits(b) ^ 0x80000000u)) == 0;
+    return both_plus_zero ? 0.0f : -0.0f;
+  }
   const float nearest = static_cast<float>(sum);
   // nearest > sum: the float below is the answer, since no double lies between it and the value.
   // nearest == sum: the sign of the rest decides. A NaN rest (Inf operands) compares false.
   const bool above =
       static_cast<double>(nearest) > sum || (static_cast<double>(nearest) == sum && error < 0.0);
-  return above ? step_down(nearest) : nearest;
-}
-}  // namespace detail
-
-// a − b rounded towards −Inf (PTX sub.rm.f32). A negative overflow gives −Inf, a positive one
-// FLT_MAX; an exact zero is −0 except (+0) − (−0) = +0, as IEEE says for this direction; Inf and
-// NaN as in IEEE.
-constexpr float sub_rd(float a, float b) {
-  if (static_cast<double>(a) - static_cast<double>(b) == 0.0) {  // two floats: exactly 0
-    const bool both_plus_zero = (float_bits(a) | (float_bits(b) ^ 0x80000000u)) == 0;
-    return both_plus_zero ? 0.0f : -0.0f;
-  }
-  return detail::sum_rd(static_cast<double>(a), -static_cast<double>(b));
-}
-
-// a·b + c rounded once, towards −Inf (PTX fma.rm.f32); finite, without overflow. a·b is exact in
-// FP64. An exact zero sum is −0, but +0 where a·b is zero.
-constexpr float fma_rd(float a, float b, float c) {
-  const double product = static_cast<double>(a) * static_cast<double>(b);
-  const double addend = static_cast<double>(c);
-  if (product + addend == 0.0) return product == 0.0 ? 0.0f : -0.0f;
-  return detail::sum_rd(product, addend);
+  return above ? detail::step_down(nearest) : nearest;
 }
 
 // Nearest tf32 (10 mantissa bits, exponent range of FP32), ties away from zero, as
@@ -115,16 +101,6 @@ constexpr float add_ru(float a, float b) { return -sub_rd(-a, b); }
 // of two. Never below x; the subtraction is exact. An exact zero is +0.
 inline constexpr float kCeilMagic = 786432.0f;
 constexpr float ceil_sixteenth(float x) { return add_ru(x, kCeilMagic) - kCeilMagic; }
-
-// x rounded up to a whole octave, 8 code units, in the same way: the floats of [2²⁶, 2²⁷) are the
-// multiples of 8. For |x| < 2²⁵, and B6 keeps scores below 2²³. The low bits of the sum count
-// octaves, so a kernel takes differences of references as integers.
-inline constexpr float kOctaveMagic = 100663296.0f;  // 1.5·2²⁶
-constexpr float ceil_octave(float x) { return add_ru(x, kOctaveMagic) - kOctaveMagic; }
-
-// What INT8 dots start from in the accumulator (E2): below 2²² in magnitude an integer added to the
-// *bits* of 1.5·2²³ gives the bits of 1.5·2²³ plus it, so no conversion to FP32 is needed.
-inline constexpr float kScoreMagic = 12582912.0f;
 
 // ---- powers of two -------------------------------------------------------------------------
 
@@ -163,13 +139,6 @@ constexpr float pow2_code(float d) {
   // multiples of 1/32.
   const uint32_t k = float_bits(-16.0f * d + kRoundMagic) - kRoundMagicBits;
   return float_from_bits(kExp2FractionBits[k & 127u] - ((k >> 7) << 23));
-}
-
-// 2^(d/8) for d a multiple of 8 up to 1016: a power of two. Below 2⁻¹²⁶ 0, NaN (before the first
-// key) 0.
-constexpr float pow2_octaves(float d) {
-  if (!(d >= -1008.0f)) return 0.0f;
-  return float_from_bits(static_cast<uint32_t>(static_cast<int32_t>(d * 0.125f) + 127) << 23);
 }
 
 // 2^x for x <= 16, the real exponential of the CPU chip model. Only mul, add, compares and integer

@@ -56,9 +56,9 @@ class RowEvaluator {
     const bool some = how == Allowed::some;
     BlockScores scores;
     compute_scores(row, j, b, delta, scores);
-    const float m_blk = round_reference(r_, some ? scores.largest_of(allowed) : scores.largest());
-    const float m_new = next_reference(st.m_run, m_blk);
-    const float alpha = factor(st.m_run, m_new);
+    const float m_blk = some ? scores.block_maximum_of(allowed) : scores.block_maximum();
+    const float m_new = std::max(st.m_run, m_blk);
+    const float alpha = pow2_code(spec::sub(st.m_run, m_new));
     const float reference = r_.reference == Reference::block_max ? m_blk : m_new;
     BlockP probability;
     compute_p(r_, target_, scores, reference, some ? allowed : b.valid, some, codes_in,
@@ -79,7 +79,8 @@ class RowEvaluator {
         accumulate_means(j, b, probability, alpha, r_fp32, st);
         break;
       case Flow::local:
-        r_block = accumulate_local(j, b, probability, alpha, factor(m_blk, m_new), r_fp32, st);
+        r_block = accumulate_local(j, b, probability, alpha, pow2_code(spec::sub(m_blk, m_new)),
+                                   r_fp32, st);
         break;
       case Flow::running:
         r_block = accumulate_running(j, b, probability, alpha, r_fp32, st);
@@ -115,19 +116,6 @@ class RowEvaluator {
 
  private:
   enum class Allowed { all, some, none };
-
-  // Reference of O, R and l: the running maximum; with octaves one that moves only when a block's
-  // exceeds it by more than 16 of them. FP32 has the range, and most blocks rescale nothing.
-  float next_reference(float old, float m_blk) const {
-    constexpr float kSlack = 128.0f;
-    if (r_.octave_reference()) return m_blk > old + kSlack ? m_blk : old;
-    return std::max(old, m_blk);
-  }
-  // 2^((from - to)/8).
-  float factor(float from, float to) const {
-    const float d = spec::sub(from, to);
-    return r_.octave_reference() ? pow2_octaves(d) : pow2_code(d);
-  }
 
   // Valid columns whose token's block the mask allows. Without a mask: all.
   Allowed allowed_columns(int64_t row, int64_t j, const BlockOperands& b, bool* allowed) const {

@@ -20,9 +20,10 @@ struct BlockScores {
   float value[kBlock];      // integer scores as FP32, or the FP32 dot
   int32_t integer[kBlock];  // the integer, or the FP32's bits
 
-  // max over the block of a*s, each product rounded up. Pads are copies of valid columns, so they
-  // cannot change it. a >= 0: the maximum of the products is the product of the maximum.
-  float largest() const {
+  // max over the block of a*s, each product rounded up, then up to a multiple of 1/16 code. Pads
+  // are copies of valid columns, so they cannot change it. a >= 0: the maximum of the products is
+  // the product of the maximum.
+  float block_maximum() const {
     float t = 0.0f;
     for (int g = 0; g < 4; ++g) {
       float s = value[2 * g];
@@ -31,11 +32,11 @@ struct BlockScores {
       const float product = mul_ru(s, a[g]);
       t = g == 0 ? product : std::max(t, product);
     }
-    return t;
+    return ceil_sixteenth(t);
   }
 
   // The same over some of the columns, at least one.
-  float largest_of(const bool* allowed) const {
+  float block_maximum_of(const bool* allowed) const {
     float t = -std::numeric_limits<float>::infinity();
     for (int g = 0; g < 4; ++g) {
       float s = -std::numeric_limits<float>::infinity();
@@ -43,7 +44,7 @@ struct BlockScores {
         if (k_group(n) == g && allowed[n]) s = std::max(s, value[n]);
       if (s > -std::numeric_limits<float>::infinity()) t = std::max(t, mul_ru(s, a[g]));
     }
-    return t;
+    return ceil_sixteenth(t);
   }
 };
 
@@ -155,11 +156,6 @@ inline void nvfp4_group(const Recipe& r, const float* x, const bool* masked, uin
   }
 }
 
-// Reference of a block from its largest score: a multiple of 1/16 code, or of an octave.
-inline float round_reference(const Recipe& r, float largest) {
-  return r.octave_reference() ? ceil_octave(largest) : ceil_sixteenth(largest);
-}
-
 inline void compute_p_nvfp4(const Recipe& r, const BlockScores& s, float bias, const bool* valid,
                             BlockP& out) {
   float x[kBlock];
@@ -190,15 +186,11 @@ inline void compute_p(const Recipe& r, Target target, const BlockScores& s, floa
     return;
   }
   const float offset = exp2_code_offset(bias);
-  float addend[4];  // of the code line, by scale group
-  for (int g = 0; g < 4; ++g)
-    addend[g] = r.offset_scores() ? fma_rd(-kScoreMagic, s.a[g], bias) : bias;
   for (int n = 0; n < kBlock; ++n) {
     // FP32-sum recipes mask the pads of a tail block; decoded sums ignore them through the
     // indicator.
     const bool masked = !valid[n] && (strict || !r.decoded_sums());
-    const float score = r.offset_scores() ? s.value[n] + kScoreMagic : s.value[n];
-    const float x = fma_rn(score, s.a[k_group(n)], addend[k_group(n)]);
+    const float x = fma_rn(s.value[n], s.a[k_group(n)], bias);
     out.sum_terms[n] = 0.0f;
     out.codes[n] = 0;
     out.p[n] = 0.0f;

@@ -70,7 +70,7 @@ inline MappedRow map_row(const spec::Recipe& r, spec::Target target,
       s.value[i] = static_cast<float>(s.integer[i]);
       if (valid[i]) out.t[c0 + i] = static_cast<double>(s.value[i]) * kScoreStep;
     }
-    const float m_blk = round_reference(r, s.largest());
+    const float m_blk = s.block_maximum();
     m_run = std::max(m_run, m_blk);
     const float reference = r.reference == Reference::block_max ? m_blk : m_run;
     compute_p(r, target, s, reference, valid, false, nullptr, p);

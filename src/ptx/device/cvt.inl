@@ -11,7 +11,6 @@ VCA_DEVICE float add_rp(float a, float b) { return __fadd_ru(a, b); }
 VCA_DEVICE float mul_rn(float a, float b) { return __fmul_rn(a, b); }
 VCA_DEVICE float add_rn(float a, float b) { return __fadd_rn(a, b); }
 VCA_DEVICE float fma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); }
-VCA_DEVICE float fma_rm(float a, float b, float c) { return __fmaf_rd(a, b, c); }
 VCA_DEVICE float fma_rn_sat(float a, float b, float c) {
   float y;
   asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));

@@ -17,7 +17,6 @@ VCA_DEVICE float sub_rm(float a, float b) { return spec::sub_rd(a, b); }
 VCA_DEVICE float mul_rn(float a, float b) { return spec::mul(a, b); }
 VCA_DEVICE float add_rn(float a, float b) { return spec::add(a, b); }
 VCA_DEVICE float fma_rn(float a, float b, float c) { return spec::fma_rn(a, b, c); }
-VCA_DEVICE float fma_rm(float a, float b, float c) { return spec::fma_rd(a, b, c); }
 VCA_DEVICE float fma_rn_sat(float a, float b, float c) { return spec::fma_sat(a, b, c); }
 VCA_DEVICE float abs_f32(float x) { return std::fabs(x); }
 // max.f32: the other operand where one is a NaN, and +0 is above -0.
