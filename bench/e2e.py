@@ -30,6 +30,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "python")]
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import schema  # noqa: E402
 import torch  # noqa: E402
 import vcattn  # noqa: E402
 from e2e import models, result, stages, timing  # noqa: E402  (the package beside this file)
@@ -146,7 +147,7 @@ class Run:
 
     def steps_to_kept(self) -> None:
         """From the second step to behind the policy's window."""
-        for _ in range(-(-self.case.steps // 4)):
+        for _ in range(result.window(self.case.steps)):
             self.case.advance()
 
     def sequence(self, recipe: str, linears: str, kept: int = 2, profile: bool = True) -> None:
@@ -274,7 +275,7 @@ def header(run: Run) -> dict:
     driver = run.sensors.driver() if run.sensors is not None else None
     data = {
         "gpu": gpu, "driver": driver or ("unknown" if gpu else None),
-        "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "commit": run.args.commit,
+        "date": schema.utc_now(), "commit": run.args.commit,
         "software": {"torch": torch.__version__, "diffusers": diffusers.__version__,
                      "transformers": transformers.__version__},
     }  # fmt: skip

@@ -114,33 +114,35 @@ has_nvcc() {
   [[ -n "${CUDACXX:-}" && -x "${CUDACXX:-}" ]] || command -v nvcc >/dev/null
 }
 
-install_cuda_compiler() {
-  local toolkit=.venv/cuda-toolkit stamp
-  stamp=$toolkit/.installed-$(sha256sum python/requirements-cuda.txt | cut -c1-16)
-  if has_nvcc || [[ -f $stamp ]]; then
-    return
-  fi
-  echo "setup: no nvcc here; the CUDA compiler of PyPI into $toolkit"
-  rm -rf "$toolkit"
-  .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
-    --target "$toolkit" -r python/requirements-cuda.txt
-  "$toolkit"/nvidia/cu13/bin/nvcc --version >/dev/null ||
-    fail "the nvcc in $toolkit does not run; with a CUDA toolkit 13.0 of your own set CUDA_HOME."
-  touch "$stamp"
-}
-
-install_disassembler() {
-  local tools=.venv/cuda-sass stamp
-  stamp=$tools/.installed-$(sha256sum python/requirements-sass.txt | cut -c1-16)
+# install_tool REQUIREMENTS TARGET PROGRAM HINT [NOTE]: what REQUIREMENTS pins into the folder TARGET,
+# once for each version of that file. Says NOTE before, fails with HINT where PROGRAM does not run.
+install_tool() {
+  local requirements=$1 target=$2 program=$3 hint=$4 note=${5:-} stamp
+  stamp=$target/.installed-$(sha256sum "$requirements" | cut -c1-16)
   if [[ -f $stamp ]]; then
     return
   fi
-  rm -rf "$tools"
+  [[ -z $note ]] || echo "setup: $note"
+  rm -rf "$target"
   .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps \
-    --target "$tools" -r python/requirements-sass.txt
-  "$tools"/nvidia/cu13/bin/cuobjdump --version >/dev/null ||
-    fail "the cuobjdump in $tools does not run."
+    --target "$target" -r "$requirements"
+  "$target/nvidia/cu13/bin/$program" --version >/dev/null ||
+    fail "the $program in $target does not run$hint."
   touch "$stamp"
+}
+
+install_cuda_compiler() {
+  local toolkit=.venv/cuda-toolkit
+  if has_nvcc; then
+    return
+  fi
+  install_tool python/requirements-cuda.txt "$toolkit" nvcc \
+    "; with a CUDA toolkit 13.0 of your own set CUDA_HOME" \
+    "no nvcc here; the CUDA compiler of PyPI into $toolkit"
+}
+
+install_disassembler() {
+  install_tool python/requirements-sass.txt .venv/cuda-sass cuobjdump ""
 }
 
 if [[ -z "${VCA_SKIP_APT:-}" ]]; then

@@ -48,16 +48,21 @@ class ResultError(ValueError):
     """Every fault of a file, one a line."""
 
 
+def window(steps: int) -> int:
+    """Steps of the default policy's window: the first quarter."""
+    return max(1, math.ceil(steps / 4))
+
+
 def groupings(steps: int, experts: list[int]) -> dict[str, int]:
     """How many steps of a clip form a new order, improve it and keep it, with the default policy:
     a window of a quarter of the steps, and a first order in each expert's first step. Steps after
     the window are taken to keep their order (a head whose removed energy decays regroups)."""
-    window = max(1, math.ceil(steps / 4))
+    inside = window(steps)
     counts = {"cold": 0, "warm": 0, "kept": 0}
     begin = 0
     for own in experts:
         for step in range(begin, begin + own):
-            counts["cold" if step == begin else "warm" if step < window else "kept"] += 1
+            counts["cold" if step == begin else "warm" if step < inside else "kept"] += 1
         begin += own
     return counts
 

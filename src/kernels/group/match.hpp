@@ -20,10 +20,12 @@ struct Match {
   static constexpr int32_t kUnknown = -1, kNobody = -2;
   static constexpr int64_t kShared = 226 * 1024;
 
+  // Distances, means, numbers, norms and flags of a table of so many blocks.
+  static constexpr int64_t table_bytes(int64_t rows) { return rows * (rows * 4 + kD + 12); }
   // Free blocks whose distances fit beside four words a block.
   static constexpr int32_t table_rows(int64_t blocks) {
     int64_t rows = 208;
-    while (rows > 0 && table_at(blocks) + rows * (rows * 4 + kD + 12) > kShared) rows -= 16;
+    while (rows > 0 && table_at(blocks) + table_bytes(rows) > kShared) rows -= 16;
     const int64_t all = ceil_div(blocks, 16) * 16;
     return static_cast<int32_t>(rows < all ? rows : all);
   }
@@ -32,8 +34,7 @@ struct Match {
   // Counters, counts of runs | proposal, place in the list, blocks to look up, free?: four words a
   // block | table.
   static int64_t smem_bytes(const Params& p) {
-    const int64_t rows = table_rows(p.max_blocks);
-    return table_at(p.max_blocks) + rows * (rows * 4 + kD + 12);
+    return table_at(p.max_blocks) + table_bytes(table_rows(p.max_blocks));
   }
   VCA_DEVICE static void run(const Params& p, int32_t pass, int64_t items) {
     if (pass >= *p.most_passes) return;
@@ -122,8 +123,7 @@ struct Match {
   // Where the table would be: means of the free blocks, their base keys.
   static constexpr int64_t list_bytes(int64_t n) { return ceil_div(n, 16) * 16 * (kD + 4); }
   VCA_DEVICE static bool fits_lists(const Params& p, int32_t n) {
-    const int64_t rows = table_rows(p.max_blocks);
-    return n <= Nearest<kD>::kChunk && list_bytes(n) <= rows * (rows * 4 + kD + 12);
+    return n <= Nearest<kD>::kChunk && list_bytes(n) <= table_bytes(table_rows(p.max_blocks));
   }
   // New lists of the n free blocks, of each other.
   VCA_DEVICE static void list_again(const Params& p, const Problem& x, int32_t pass, const Lists& s,
