@@ -2,16 +2,12 @@
 // Grouping on a GPU: permutations and f_g equal to the specification's, over the steps of a policy,
 // in graphs, a hundred times the same; then the time of every kernel at the 720p shape.
 //   group_test [--time-only | --test-only | --small]      --small: what a sanitizer gets through
-#include <cxxabi.h>
-
 #include <chrono>
 #include <cstdio>
-#include <map>
-#include <typeinfo>
 
-#include "accuracy/calibrated.hpp"
+#include "device/group_timing.cuh"
+#include "device/video_values.hpp"
 #include "kernels/group/launch.hpp"
-#include "kernels/group/stream.cuh"
 #include "kernels/group_problem.hpp"
 #include "spec/grouping/kmeans.hpp"
 
@@ -21,16 +17,10 @@ namespace {
 using namespace kernels;
 using tests::GroupCase;
 using tests::GroupProblem;
-
-#define CHECK(call)                                                   \
-  do {                                                                \
-    const cudaError_t status_ = (call);                               \
-    if (status_ != cudaSuccess) {                                     \
-      std::printf("FAILED %s:%d %s: %s\n", __FILE__, __LINE__, #call, \
-                  cudaGetErrorString(status_));                       \
-      std::exit(1);                                                   \
-    }                                                                 \
-  } while (0)
+using tests::median_ms;
+using tests::print;
+using tests::TimedLauncher;
+using tests::video_values;
 
 int failures = 0;
 void expect(bool ok, const std::string& what) {
@@ -273,101 +263,6 @@ void diagnose() {
         "diagnose d %d head %zu: wrong values %d, centroids after one update %d, labels %d\n", kD,
         h, wrong_values, wrong_centroids, wrong_labels);
   }
-}
-
-// 75,600 tokens of the calibrated families, heads repeated.
-std::vector<uint16_t> video_values(int64_t heads, int64_t families) {
-  const test::Grid grid = {21, 45, 80};
-  const int64_t n = grid[0] * grid[1] * grid[2];
-  std::vector<uint16_t> out(static_cast<size_t>(heads * n * 128));
-  for (int64_t h = 0; h < heads; ++h) {
-    if (h >= families) {
-      std::copy_n(out.begin() + (h % families) * n * 128, n * 128, out.begin() + h * n * 128);
-      continue;
-    }
-    const auto v = test::make_calibrated_v(test::kFamilies[static_cast<size_t>(h) % 3], grid,
-                                           static_cast<uint64_t>(h / 3 + 1));
-    for (size_t i = 0; i < v.size(); ++i)
-      out[static_cast<size_t>(h * n * 128) + i] = spec::bf16_encode(v[i]);
-  }
-  return out;
-}
-
-// Events around every launch.
-class TimedLauncher {
- public:
-  explicit TimedLauncher(cudaStream_t stream) : inner_(stream), stream_(stream) {}
-  void upload(void* to, const std::vector<uint8_t>& bytes) { inner_.upload(to, bytes); }
-  template <class Kernel, class... Args>
-  void launch(group::Grid grid, const group::Params& params, int64_t items, Args... args) {
-    cudaEvent_t a, b;
-    CHECK(cudaEventCreate(&a));
-    CHECK(cudaEventCreate(&b));
-    CHECK(cudaEventRecord(a, stream_));
-    inner_.launch<Kernel>(grid, params, items, args...);
-    CHECK(inner_.status());
-    CHECK(cudaEventRecord(b, stream_));
-    int status = 0;
-    char* name = abi::__cxa_demangle(typeid(Kernel).name(), nullptr, nullptr, &status);
-    spans_.push_back({name, a, b});
-    std::free(name);
-  }
-  struct Sum {
-    int n = 0;
-    float ms = 0;
-  };
-  std::map<std::string, Sum> sums() {
-    CHECK(cudaStreamSynchronize(stream_));
-    std::map<std::string, Sum> out;
-    for (auto& s : spans_) {
-      float ms = 0;
-      CHECK(cudaEventElapsedTime(&ms, s.a, s.b));
-      out[s.name].n += 1;
-      out[s.name].ms += ms;
-      cudaEventDestroy(s.a);
-      cudaEventDestroy(s.b);
-    }
-    spans_.clear();
-    return out;
-  }
-
- private:
-  struct Span {
-    std::string name;
-    cudaEvent_t a, b;
-  };
-  group::StreamLauncher inner_;
-  cudaStream_t stream_;
-  std::vector<Span> spans_;
-};
-
-template <class Run>
-float median_ms(cudaStream_t stream, int repeats, const Run& run) {
-  std::vector<float> times;
-  cudaEvent_t a, b;
-  CHECK(cudaEventCreate(&a));
-  CHECK(cudaEventCreate(&b));
-  for (int i = 0; i < repeats; ++i) {
-    CHECK(cudaEventRecord(a, stream));
-    run();
-    CHECK(cudaEventRecord(b, stream));
-    CHECK(cudaEventSynchronize(b));
-    float ms = 0;
-    CHECK(cudaEventElapsedTime(&ms, a, b));
-    times.push_back(ms);
-  }
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
-}
-
-void print(const char* title, TimedLauncher& timed) {
-  float total = 0;
-  std::printf("%s, kernel by kernel (ms, launches)\n", title);
-  for (const auto& [name, sum] : timed.sums()) {
-    std::printf("  %-44s %7.4f  %d\n", name.c_str(), static_cast<double>(sum.ms), sum.n);
-    total += sum.ms;
-  }
-  std::printf("  %-44s %7.4f\n", "sum", static_cast<double>(total));
 }
 
 uint64_t hash_of(const std::vector<int32_t>& x) {

@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "accuracy/calibrated.hpp"
+#include "device/video_values.hpp"
 #include "kernels/prep/launch.hpp"
 #include "kernels/prep/pipeline.hpp"
 #include "kernels/prep/row_kernels.cuh"
@@ -249,22 +249,6 @@ void run_config(const Config& c, const Buffer& inputs, const Buffer& order) {
   cudaStreamDestroy(stream);
 }
 
-// Calibrated values (tests/accuracy/calibrated.hpp), three families in turn.
-void fill_values(uint16_t* to) {
-  const test::Grid grid = {21, 45, 80};
-  std::vector<std::vector<uint16_t>> families;
-  for (const auto family : test::kFamilies) {
-    const auto v = test::make_calibrated_v(family, grid, 1);
-    families.emplace_back(v.size());
-    for (size_t i = 0; i < v.size(); ++i) families.back()[i] = spec::bf16_encode(v[i]);
-  }
-  for (int64_t h = 0; h < kHeads; ++h) {
-    const auto& from = families[static_cast<size_t>(h) % families.size()];
-    check(cudaMemcpy(to + h * kTokens * kDim, from.data(), from.size() * 2, cudaMemcpyHostToDevice),
-          "values");
-  }
-}
-
 // The whole chain with a grouping, as a graph: without a state (every call groups anew), and with
 // one at the second step of a run and past the window.
 void run_grouping(spec::Grouping kind, const Buffer& inputs) {
@@ -354,7 +338,10 @@ int main() {
         .hadamard = true,
         .lse = true}})
     run_config(c, inputs, order);
-  fill_values(static_cast<uint16_t*>(inputs.data) + 2 * kHeads * kTokens * kDim);
+  const std::vector<uint16_t> values = tests::video_values(kHeads, 3);
+  check(cudaMemcpy(static_cast<uint16_t*>(inputs.data) + 2 * kHeads * kTokens * kDim, values.data(),
+                   values.size() * 2, cudaMemcpyHostToDevice),
+        "values");
   for (const auto kind : {spec::Grouping::identity, spec::Grouping::cubes, spec::Grouping::kmeans,
                           spec::Grouping::vsmooth})
     run_grouping(kind, inputs);
