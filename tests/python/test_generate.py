@@ -253,40 +253,6 @@ def test_class_matters(run, model, tmp_path):
     assert (tmp_path / "one" / name).read_bytes() != (two / name).read_bytes()
 
 
-# ---- grouping policy ----
-
-
-def regroupings(model, out, *arguments) -> list[int]:
-    done = generate("--model", model, "--recipes", "vc8", "--steps", 4, "--out", out, *arguments)
-    assert done.returncode == 0, done.stderr
-    recipe = json.loads((out / "generate.json").read_text())["runs"][0]["recipes"]["vc8"]
-    return [s["regroupings"] for s in recipe["steps"]]
-
-
-HEADS = tiny_model.LAYERS * tiny_model.HEADS
-
-
-@pytest.mark.parametrize(
-    ("policy", "wanted"),
-    [
-        ("window=1,after=reuse", [HEADS, 0, 0, 0]),
-        ("window=3,after=reuse", [HEADS, HEADS, HEADS, 0]),
-        ("window=4,refresh=2,after=reuse", [HEADS, 0, HEADS, 0]),
-    ],
-)
-def test_policy_decides_when_heads_are_regrouped(model, tmp_path, policy, wanted):
-    assert regroupings(model, tmp_path / "o", "--policy", policy) == wanted
-
-
-def test_share_cfg_serves_both_guidance_branches_with_one_order(model, tmp_path):
-    two = regroupings(model, tmp_path / "a", "--guidance", 2, "--policy", "window=1,after=reuse")
-    one = regroupings(
-        model, tmp_path / "b", "--guidance", 2, "--policy", "window=1,after=reuse,share_cfg"
-    )
-    assert two == [2 * HEADS, 0, 0, 0]
-    assert one == [HEADS, 0, 0, 0]
-
-
 # ---- tools that are not there ----
 
 
@@ -332,9 +298,6 @@ def test_unwritable_temporary_directory_leaves_null_and_a_reason(model, tmp_path
         (["--guidance", "-1"], ["--guidance"]),
         (["--guidance", "nan"], ["--guidance", "nan"]),
         (["--grouping", "raster"], ["raster", "kdtree"]),
-        (["--policy", "windows=2"], ["windows=2", "refresh"]),
-        (["--policy", "window=0"], ["window"]),
-        (["--policy", "after=never"], ["after=never", "identity"]),
         (["--capture-steps", "1"], ["--capture"]),
         (["--capture", "c", "--capture-steps", "2"], ["--capture-steps"]),
         (["--lpips-weights", "/nonexistent.safetensors"], ["nonexistent"]),

@@ -195,7 +195,8 @@ void add_generate(CLI::App& app, Commands& commands) {
   auto arguments = std::make_shared<GenerateArguments>();
   GenerateArguments& a = *arguments;
   sub->add_option("--recipes,--recipe", a.recipes,
-                  "recipes, separated by commas (default sage2,vc8)");
+                  "recipes, separated by commas, each may name its policy: vc8@NAME (default "
+                  "sage2,vc8)");
   sub->add_option("--class", a.class_name, "class of the clip (default: the model's first)");
   sub->add_option("--seed", a.seed, "seed of the noise")
       // The parser takes what is too large for 64 bits as the largest number, so that has to be out
@@ -211,9 +212,11 @@ void add_generate(CLI::App& app, Commands& commands) {
       ->check(CLI::Range(0.0, 100.0));
   sub->add_option("--out", a.out, "directory for clips, sheets and the page")->required();
   sub->add_option("--model", a.model, "weight file (default: the bundled one)");
-  sub->add_option("--policy", a.policy,
+  sub->add_option("--policy", a.policies,
                   "when values are regrouped: window=N,refresh=N,after=reuse|identity|decay,"
-                  "decay=X,share_cfg");
+                  "decay=X,share_cfg; with NAME: before it, only for recipes with @NAME behind "
+                  "them (any number of names)")
+      ->allow_extra_args(false);
   sub->add_option("--grouping", a.grouping,
                   "identity, cubes, kdtree, vsmooth, kmeans, balanced or auto (default: the "
                   "recipe's own)");

@@ -9,10 +9,10 @@ namespace vca::tools {
 
 void CaptureWriter::observe(const tiny_video_dit::AttentionCall& call, int step, int branch) {
   const std::vector<int>& steps = options_.capture_steps;
-  if (branch != 0 || std::find(steps.begin(), steps.end(), step) == steps.end()) return;
+  if (std::find(steps.begin(), steps.end(), step) == steps.end()) return;
   const std::filesystem::path path =
-      options_.capture /
-      ("layer-" + std::to_string(call.layer) + "-step-" + std::to_string(step) + ".safetensors");
+      options_.capture / ("layer-" + std::to_string(call.layer) + "-step-" + std::to_string(step) +
+                          (branch == 0 ? "" : "-without-class") + ".safetensors");
   const std::vector<int64_t> shape = {1, call.heads, call.grid.tokens(), call.head_dim};
   const std::vector<TensorToWrite> tensors = {{"q", spec::DType::bf16, shape, call.q},
                                               {"k", spec::DType::bf16, shape, call.k},
@@ -25,7 +25,7 @@ void CaptureWriter::observe(const tiny_video_dit::AttentionCall& call, int step,
                      {"layer", std::to_string(call.layer)},
                      {"step", std::to_string(step)},
                      {"steps", std::to_string(options_.steps)},
-                     {"class", options_.class_name},
+                     {"class", branch == 0 ? options_.class_name : ""},
                      {"seed", std::to_string(options_.seeds.front())},
                      {"recipe", options_.recipes.front()},
                      {"rope", "applied"},

@@ -14,8 +14,8 @@ class CaptureWriter {
   CaptureWriter(const GenerateOptions& options, OutputSet& outputs)
       : options_(options), outputs_(outputs) {}
 
-  // Writes DIR/layer-L-step-S.safetensors when the step was asked for. Branch 0 only: the null
-  // branch of guidance has operands of the same kind.
+  // Writes DIR/layer-L-step-S.safetensors when the step was asked for, and for the second branch of
+  // guidance, which has no class, DIR/layer-L-step-S-without-class.safetensors.
   void observe(const tiny_video_dit::AttentionCall& call, int step, int branch);
 
  private:

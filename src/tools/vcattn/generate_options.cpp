@@ -22,6 +22,8 @@ constexpr const char* kModelFile = "tiny_video_dit/model/tiny_video_dit.safetens
 constexpr const char* kPolicyForm =
     "window=STEPS, refresh=STEPS, after=reuse|identity|decay, decay=SHARE, share_cfg, separated by "
     "commas";
+constexpr const char* kPolicyNameForm =
+    "letters, digits, - and _, each name once, at most one policy without a name";
 
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> parts(1);
@@ -53,16 +55,29 @@ std::string known_recipes() {
   for (int32_t recipe = VCA_RECIPE_AUTO; vca_recipe_str(recipe) != nullptr; ++recipe) {
     names += (names.empty() ? "" : ", ") + std::string(vca_recipe_str(recipe));
   }
-  return names + "; each also with +had";
+  return names + "; each also with +had, then with @NAME of a --policy NAME:...";
 }
 
-std::vector<std::string> resolve_recipes(const std::string& text) {
+// The part behind @; empty without one.
+std::string policy_name(const std::string& recipe) {
+  const size_t at = recipe.find('@');
+  return at == std::string::npos ? "" : recipe.substr(at + 1);
+}
+
+std::vector<std::string> resolve_recipes(const std::string& text,
+                                         const std::map<std::string, PolicyChoice>& policies) {
   std::vector<std::string> recipes = {kReference};
   for (const std::string& name : split(text)) {
     int32_t recipe = 0;
     int32_t hadamard = 0;
-    if (vca_recipe_parse(name.c_str(), &recipe, &hadamard) != VCA_OK) {
+    if (vca_recipe_parse(library_recipe(name).c_str(), &recipe, &hadamard) != VCA_OK) {
       throw UserError("unknown recipe", "\"" + name + "\"", known_recipes(), "");
+    }
+    const bool named = name.find('@') != std::string::npos;
+    const std::string policy = policy_name(name);
+    if (named && (policy.empty() || policies.count(policy) == 0)) {
+      throw UserError("a recipe names an unknown policy", "\"" + name + "\"", "",
+                      "define it with --policy " + (policy.empty() ? "NAME" : policy) + ":...");
     }
     if (std::find(recipes.begin(), recipes.end(), name) == recipes.end()) recipes.push_back(name);
   }
@@ -113,7 +128,7 @@ PolicyChoice parse_policy(const std::string& text) {
     const std::string key = part.substr(0, equals);
     const std::string value = equals == std::string::npos ? "" : part.substr(equals + 1);
     if (key == "window") {
-      choice.window = parse_value("--policy window", value, 1, 1000);
+      choice.window = parse_value("--policy window", value, 0, 1000);
     } else if (key == "refresh") {
       choice.refresh = parse_value("--policy refresh", value, 1, 1000);
     } else if (key == "decay") {
@@ -133,11 +148,35 @@ PolicyChoice parse_policy(const std::string& text) {
   return choice;
 }
 
+std::map<std::string, PolicyChoice> parse_policies(const std::vector<std::string>& texts) {
+  std::map<std::string, PolicyChoice> policies;
+  for (const std::string& text : texts) {
+    const size_t colon = text.find(':');
+    const bool named = colon != std::string::npos;
+    const std::string name = named ? text.substr(0, colon) : "";
+    // A name becomes part of file names.
+    const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+             c == '-' || c == '_';
+    });
+    if ((named && name.empty()) || !plain || policies.count(name) != 0) {
+      throw UserError("bad name of a --policy", "\"" + text + "\"", kPolicyNameForm, "");
+    }
+    policies[name] = parse_policy(named ? text.substr(colon + 1) : text);
+  }
+  policies.try_emplace("");
+  return policies;
+}
+
+std::string library_recipe(const std::string& recipe) { return recipe.substr(0, recipe.find('@')); }
+
 GenerateOptions resolve(const GenerateArguments& arguments, const fs::path& model_path,
                         const tiny_video_dit::ModelConfig& config) {
   GenerateOptions options;
   const char* recipes = arguments.demo ? kDemoRecipes : kDefaultRecipes;
-  options.recipes = resolve_recipes(arguments.recipes.empty() ? recipes : arguments.recipes);
+  options.policies = parse_policies(arguments.policies);
+  options.recipes =
+      resolve_recipes(arguments.recipes.empty() ? recipes : arguments.recipes, options.policies);
   options.class_index = resolve_class(arguments.class_name, config);
   options.class_name = config.classes[options.class_index];
   for (int i = 0; i < arguments.seeds; ++i) {
@@ -148,7 +187,6 @@ GenerateOptions resolve(const GenerateArguments& arguments, const fs::path& mode
     throw UserError("bad --guidance", "nan", "a number from 0 to 100", "");
   }
   options.guidance = arguments.guidance < 0 ? config.guidance : arguments.guidance;
-  options.policy = parse_policy(arguments.policy);
   if (!arguments.grouping.empty() &&
       vca_grouping_parse(arguments.grouping.c_str(), &options.grouping) != VCA_OK) {
     throw UserError("bad --grouping", "\"" + arguments.grouping + "\"",
@@ -170,16 +208,17 @@ GenerateOptions resolve(const GenerateArguments& arguments, const fs::path& mode
 }
 
 vca_policy policy_for(const GenerateOptions& options, const std::string& recipe) {
+  const PolicyChoice& choice = options.policies.at(policy_name(recipe));
   vca_policy policy = {};
   policy.struct_size = sizeof(policy);
   policy.steps = options.steps;
-  policy.window = options.policy.window.value_or(0);
-  policy.refresh = options.policy.refresh.value_or(0);
-  const bool published = recipe.find("-paper") != std::string::npos;
-  policy.after =
-      options.policy.after.value_or(published ? VCA_AFTER_REUSE : VCA_AFTER_REFRESH_ON_DECAY);
-  policy.decay = options.policy.decay.value_or(0.0F);
-  policy.share_cfg = options.policy.share_cfg ? 1 : 0;
+  policy.window = choice.window.value_or(0);
+  if (choice.window == 0) policy.window = -1;  // the library's word for none
+  policy.refresh = choice.refresh.value_or(0);
+  const bool published = library_recipe(recipe).find("-paper") != std::string::npos;
+  policy.after = choice.after.value_or(published ? VCA_AFTER_REUSE : VCA_AFTER_REFRESH_ON_DECAY);
+  policy.decay = choice.decay.value_or(0.0F);
+  policy.share_cfg = choice.share_cfg ? 1 : 0;
   return policy;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -22,7 +23,7 @@ struct GenerateArguments {
   int steps = -1;
   double guidance = -1;
   std::string model;
-  std::string policy;
+  std::vector<std::string> policies;
   std::string grouping;
   std::string out;
   std::string json;
@@ -36,7 +37,7 @@ struct GenerateArguments {
 
 // window=..,refresh=..,after=reuse|identity|decay,decay=..,share_cfg; what was not said is empty.
 struct PolicyChoice {
-  std::optional<int32_t> window;
+  std::optional<int32_t> window;  // 0: none
   std::optional<int32_t> refresh;
   std::optional<int32_t> after;
   std::optional<float> decay;
@@ -44,13 +45,15 @@ struct PolicyChoice {
 };
 
 struct GenerateOptions {
-  std::vector<std::string> recipes;  // bf16, the reference, comes first
+  // RECIPE or RECIPE@POLICY, as they are shown and as results name them; bf16, the reference, comes
+  // first.
+  std::vector<std::string> recipes;
   std::string class_name;
   int class_index = 0;
   std::vector<uint64_t> seeds;
   int steps = 1;
   double guidance = 1;
-  PolicyChoice policy;
+  std::map<std::string, PolicyChoice> policies;  // by name; "" for recipes that name none
   int32_t grouping = VCA_GROUPING_DEFAULT;
   std::filesystem::path model;
   std::filesystem::path out;
@@ -67,8 +70,13 @@ std::filesystem::path default_model();
 
 // UserError for anything that is not allowed.
 PolicyChoice parse_policy(const std::string& text);
+// Of --policy [NAME:]SPEC, given any number of times; an empty name always exists.
+std::map<std::string, PolicyChoice> parse_policies(const std::vector<std::string>& texts);
 GenerateOptions resolve(const GenerateArguments& arguments, const std::filesystem::path& model_path,
                         const tiny_video_dit::ModelConfig& config);
+
+// "vc8" of "vc8@NAME".
+std::string library_recipe(const std::string& recipe);
 
 // The policy that the library gets for a recipe: the published recipes reuse their last order.
 vca_policy policy_for(const GenerateOptions& options, const std::string& recipe);

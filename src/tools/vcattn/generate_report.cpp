@@ -31,7 +31,7 @@ const char* after_name(int32_t after) {
 Json policy_json(const GenerateOptions& options, const std::string& recipe) {
   const vca_policy policy = policy_for(options, recipe);
   const int quarter = std::max(1, (options.steps + 3) / 4);
-  return {{"window", policy.window == 0 ? quarter : policy.window},
+  return {{"window", policy.window == 0 ? quarter : std::max(policy.window, 0)},
           {"refresh", policy.refresh == 0 ? 1 : policy.refresh},
           {"after", after_name(policy.after)},
           {"decay", policy.decay == 0 ? 0.9 : std::round(policy.decay * 1e6) / 1e6},

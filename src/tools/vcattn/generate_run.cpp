@@ -36,8 +36,9 @@ class Predictor {
       : dit_(dit),
         options_(options),
         request_(request),
-        attention_({request.recipe, options.grouping, policy_for(options, request.recipe),
-                    dit.config().layers, options.guidance == 1 ? 1 : 2, options.threads}) {}
+        attention_({library_recipe(request.recipe), options.grouping,
+                    policy_for(options, request.recipe), dit.config().layers,
+                    options.guidance == 1 ? 1 : 2, options.threads}) {}
 
   AttentionReport predict(const std::vector<float>& x, double t, int step, std::vector<float>& x0) {
     AttentionReport report;
