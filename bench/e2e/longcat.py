@@ -53,6 +53,9 @@ def import_model(folder: str) -> Any:
         sys.modules["flash_attn_interface_installed"] = installed
     except ImportError:
         pass
+    # diffusers takes its functions when this is imported: before the module is replaced.
+    import diffusers.models.attention_dispatch  # noqa: F401
+
     shim: Any = types.ModuleType("flash_attn_interface")
     shim.__spec__ = importlib.machinery.ModuleSpec(shim.__name__, None)  # others look for it
     shim.flash_attn_func, shim.flash_attn_varlen_func = _flash, _varlen

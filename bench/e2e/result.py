@@ -9,7 +9,7 @@
             "between_ms": guidance and scheduler of one step,
             "rows": [ROW, ...], "stages": {"text_encoder": STAGE, "vae_decode": STAGE}, "clips": [CLIP, ...]}
     ROW    {"attention", "linears", "grouping", "forward_ms": [...], "attention_ms": [...],
-            "parts_ms", "peak_gib", "clock_mhz", "power_w"}: forwards of one configuration.
+            "parts_ms", "peak_gib", "clock_mhz", "power_w", "short_ms"?}: forwards of one configuration.
             attention: a native backend of diffusers, or a recipe of ours. linears: bf16, fp8.
             grouping: what is done about the order of values in that forward: none (native), cold (a
             new order), warm (the order of the step before is improved), kept (used as it is).
@@ -17,8 +17,11 @@
             ours with the rotation of q and k (RoPE), which the native backends leave to the model.
             parts_ms: GPU time of one attention call by kernel: attention, prepare, group (null:
             native, or not profiled).
-            A warm or kept row with parts_ms may have no forwards: the clip then takes the kept one,
-            or the cold one, plus the difference in grouping of each layer.
+            short_ms: instead of forward_ms and attention_ms, [[blocks, forward, attention], ...] of
+            forwards of the model's first blocks, all weights resident: the whole takes as much more
+            per block as the longest took over the shortest, its attention in proportion to blocks.
+            A warm or kept row with parts_ms may have neither: the clip then takes the kept one, or
+            the cold one, plus the difference in grouping of each layer.
     STAGE  {"ms": null where it was not measured, "what"}
     CLIP   {"attention", "linears", "step_ms", "clip_s", "step_ratio", "clip_ratio"}, computed from the
             rest (`clips`): a step weighted over the clip, text encoder + all steps + VAE decoder, and
@@ -40,6 +43,7 @@ MODEL_KEYS = ("model", "code", "clip", "tokens", "heads", "layers", "steps", "fo
               "batch", "note", "experts", "backends", "between_ms", "rows", "stages", "clips")  # fmt: skip
 ROW_KEYS = ("attention", "linears", "grouping", "forward_ms", "attention_ms", "parts_ms", "peak_gib",
             "clock_mhz", "power_w")  # fmt: skip
+OPTIONAL_ROW_KEYS = ("short_ms",)
 STAGES = ("text_encoder", "vae_decode")
 GROUPINGS = ("none", "cold", "warm", "kept")
 
@@ -67,27 +71,51 @@ def groupings(steps: int, experts: list[int]) -> dict[str, int]:
     return counts
 
 
-def _forward_ms(model: dict, rows: dict[str, dict], grouping: str) -> float | None:
-    """A forward with that grouping: measured, or from another one and the kernel times of both."""
+def forward_ms(model: dict, row: dict) -> float | None:
+    """One forward of a row: the median of what was measured, or extrapolated from shorter ones; None
+    where it has neither."""
+    if row["forward_ms"]:
+        return statistics.median(row["forward_ms"])
+    points = row.get("short_ms")
+    if not points:
+        return None
+    (few, less, _), (many, more, _) = points[0], points[-1]
+    return more + (model["layers"] - many) * (more - less) / (many - few)
+
+
+def attention_ms(model: dict, row: dict) -> float | None:
+    """The self-attention calls of one forward of a row, likewise."""
+    if row["attention_ms"]:
+        return statistics.median(row["attention_ms"])
+    points = row.get("short_ms")
+    return points and points[-1][2] * model["layers"] / points[-1][0]
+
+
+def grouped_ms(model: dict, rows: dict[str, dict], grouping: str) -> float | None:
+    """A forward with that grouping: its row's, or from another one and the kernel times of both."""
     row = rows.get(grouping)
     if row is None:
         return None
-    if row["forward_ms"]:
-        return statistics.median(row["forward_ms"])
+    own = forward_ms(model, row)
+    if own is not None:
+        return own
     for other in (rows.get("kept"), rows.get("cold")):
-        if other is not None and other["forward_ms"] and other["parts_ms"] is not None:
+        known = None if other is None else forward_ms(model, other)
+        if known is not None and other["parts_ms"] is not None:
             more = row["parts_ms"]["group"] - other["parts_ms"]["group"]
-            return statistics.median(other["forward_ms"]) + model["layers"] * more
+            return known + model["layers"] * more
     return None
 
 
 def _step_ms(model: dict, rows: dict[str, dict]) -> float | None:
     """One step, weighted over the clip; None where a row for it is missing."""
     if "none" in rows:
-        forward = statistics.median(rows["none"]["forward_ms"])
+        forward = forward_ms(model, rows["none"])
+        if forward is None:
+            return None
     else:
         counts = groupings(model["steps"], model["experts"])
-        times = {g: _forward_ms(model, rows, g) for g in counts}
+        times = {g: grouped_ms(model, rows, g) for g in counts}
         # Where no warm forward is known, a cold one stands in: dearer, so the clip is not flattered.
         times["warm"] = times["warm"] or times["cold"]
         if None in times.values():
@@ -128,12 +156,29 @@ def _numbers(values: Any) -> bool:
     )
 
 
-def _row_faults(row: Any, where: str) -> list[str]:
-    if not isinstance(row, dict) or set(row) != set(ROW_KEYS):
+def _short_faults(row: dict, layers: int, where: str) -> list[str]:
+    points = row["short_ms"]
+    whole = isinstance(points, list) and len(points) > 1
+    if not whole or any(not isinstance(p, list) or len(p) != 3 or not _numbers(p) for p in points):
+        return [f"{where}: short_ms is no list of two or more [blocks, forward, attention]"]
+    counts = [p[0] for p in points]
+    if any(not isinstance(n, int) for n in counts) or counts != sorted(set(counts)) or counts[-1] > layers:
+        return [f"{where}: short_ms has {counts} blocks, not rising numbers up to {layers}"]
+    if any(attention > forward for _, forward, attention in points):
+        return [f"{where}: attention takes longer than the forward that it is part of"]
+    if row["forward_ms"] or row["attention_ms"]:
+        return [f"{where}: both short_ms and whole forwards"]
+    return []
+
+
+def _row_faults(row: Any, layers: int, where: str) -> list[str]:
+    if not isinstance(row, dict) or set(row) - set(OPTIONAL_ROW_KEYS) != set(ROW_KEYS):
         return [f"{where}: fields {sorted(row) if isinstance(row, dict) else row!r}, not {sorted(ROW_KEYS)}"]
     found = []
     if row["grouping"] not in GROUPINGS or row["linears"] not in ("bf16", "fp8"):
         found.append(f"{where}: grouping {row['grouping']!r}, linears {row['linears']!r}")
+    if "short_ms" in row:
+        return found + _short_faults(row, layers, where)
     derived = row["forward_ms"] == row["attention_ms"] == [] and row["parts_ms"] is not None
     if derived and row["grouping"] in ("warm", "kept"):
         return found
@@ -164,7 +209,7 @@ def faults(data: Any) -> list[str]:
         if not isinstance(model, dict) or set(model) != set(MODEL_KEYS):
             found.append(f"{where}: fields are not {', '.join(MODEL_KEYS)}")
             continue
-        bad = [f for j, row in enumerate(model["rows"]) for f in _row_faults(row, f"{where}.rows[{j}]")]
+        bad = [f for j, row in enumerate(model["rows"]) for f in _row_faults(row, model["layers"], f"{where}.rows[{j}]")]
         keys = [tuple(row.get(k) for k in ("attention", "linears", "grouping")) for row in model["rows"]]
         if len(set(keys)) != len(keys):
             bad.append(f"{where}: two rows of one configuration")

@@ -65,9 +65,41 @@ def decoder(device: str, layers: int, measured: int, tokens: int, prompts: int, 
     return round(ms, 1), what + (f"; {measured} of {layers} layers timed" if measured < layers else "")
 
 
+def glyphs(device: str, tiny: bool, prompts: int = 2) -> tuple[float, str]:
+    """HunyuanVideo-1.5's second text encoder, for text in quotation marks. A pipeline skips it for
+    prompts without; here both guidance branches have some."""
+    from transformers import T5Config, T5EncoderModel
+
+    shape = {"vocab_size": 1510, "d_model": 1472, "d_kv": 64, "d_ff": 3584, "num_layers": 12,
+             "num_heads": 6, "feed_forward_proj": "gated-gelu"}  # fmt: skip
+    if tiny:
+        shape |= {"d_model": 64, "d_ff": 128, "num_layers": 2, "num_heads": 1}
+    model = build(lambda: T5EncoderModel(T5Config(**shape)), device)
+    tokens = torch.randint(0, shape["vocab_size"], (prompts, 256), device=device)
+    mask = torch.ones(tokens.shape, device=device)
+
+    def call():
+        return model(input_ids=tokens, attention_mask=mask)
+
+    return _once(call, call, device), f"ByT5-small's shape, BF16, {prompts} prompts of 256 bytes"
+
+
+def both(*measure: Callable[[str, bool], tuple[float, str]]) -> Callable[[str, bool], tuple[float, str]]:
+    """One stage of several parts, one after the other."""
+
+    def run(device: str, tiny: bool) -> tuple[float, str]:
+        found = [part(device, tiny) for part in measure]
+        return round(sum(ms for ms, _ in found), 1), "; ".join(f"{what}: {ms} ms" for ms, what in found)
+
+    return run
+
+
 def vae(device: str, tiny: bool, cls: str, latent: tuple[int, ...], dtype: torch.dtype,
-        tiling: bool, warm: int = 2, **small: Any) -> tuple[float, str]:  # fmt: skip
-    """A VAE's decoder, once over the whole clip, after its first `warm` latent frames."""
+        tiling: bool, warm: int = 2, chunks: tuple[int, int, int] | None = None,
+        **small: Any) -> tuple[float, str]:  # fmt: skip
+    """A VAE's decoder, once over the whole clip, after its first `warm` latent frames. `chunks`, for
+    one that decodes equal pieces of time on their own: (n, of how many, latent frames of n) are timed
+    and scaled up."""
     import diffusers
 
     made = build(lambda: getattr(diffusers, cls)(**(small if tiny else {})), device, dtype)
@@ -80,8 +112,12 @@ def vae(device: str, tiny: bool, cls: str, latent: tuple[int, ...], dtype: torch
     def decode(z):
         return made.decode(z, return_dict=False)[0]
 
-    what = f"{cls}, {str(dtype).removeprefix('torch.')}, latents {list(latent)}"
-    return _once(lambda: decode(z), lambda: decode(z[:, :, :warm]), device), what + (", tiled" if tiling else "")
+    what = f"{cls}, {str(dtype).removeprefix('torch.')}, latents {list(latent)}" + (", tiled" if made.use_tiling else "")
+    if chunks is None or tiny:
+        return _once(lambda: decode(z), lambda: decode(z[:, :, :warm]), device), what
+    some, whole, frames = chunks
+    ms = _once(lambda: decode(z[:, :, :frames]), lambda: decode(z[:, :, :warm]), device)
+    return round(ms * whole / some, 1), what + f"; {some} of {whole} pieces of time timed"
 
 
 WAN_TINY = {"base_dim": 8, "z_dim": 16, "dim_mult": [1, 1, 1, 1], "num_res_blocks": 1,
@@ -105,10 +141,10 @@ STAGES: dict[str, dict[str, Callable[[str, bool], tuple[float, str]]]] = {
         ),
     },
     "hunyuanvideo-1.5": {
-        "text_encoder": lambda device, tiny: decoder(
+        "text_encoder": both(lambda device, tiny: decoder(
             device, 28, 28, 1108, 2, tiny, False, hidden_size=3584, intermediate_size=18944,
             num_attention_heads=28, num_key_value_heads=4, vocab_size=152064,
-        ),  # fmt: skip
+        ), glyphs),  # fmt: skip
         "vae_decode": lambda device, tiny: vae(
             device, tiny, "AutoencoderKLHunyuanVideo15", (1, 32, 31, 45, 80), BF16, True, **HY_TINY
         ),
@@ -119,7 +155,7 @@ STAGES: dict[str, dict[str, Callable[[str, bool], tuple[float, str]]]] = {
             num_attention_heads=64, num_key_value_heads=8, head_dim=128, vocab_size=151936,
         ),  # fmt: skip
         "vae_decode": lambda device, tiny: vae(
-            device, tiny, "AutoencoderKLMiniMaxH3", (1, 24, 72, 48, 84), BF16, False, 7, **H3_TINY
+            device, tiny, "AutoencoderKLMiniMaxH3", (1, 24, 72, 48, 84), BF16, False, 7, (4, 14, 22), **H3_TINY
         ),
     },
 }

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Result files of bench/e2e.py: the check, the arithmetic of a clip, the committed files."""
+"""Result files of bench/e2e.py: the check, the arithmetic of a clip, the committed files, what documents quote."""
 
 import copy
 import json
 import pathlib
+import re
 import sys
 
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
+import e2e_tables  # noqa: E402
 from e2e import result  # noqa: E402
 
 COMMITTED = sorted((ROOT / "bench" / "results").rglob("e2e-*.json"))
@@ -79,6 +81,37 @@ def test_groupings_without_a_forward_follow_from_kernel_times(data):
     assert any("no list of times" in fault for fault in result.faults(data))
 
 
+def test_whole_forwards_follow_from_the_first_blocks(data):
+    model = data["models"][0]
+    for r, per_block in zip(model["rows"], (275.0, 210.0, 207.5, 205.0)):
+        r["forward_ms"] = r["attention_ms"] = []
+        r["short_ms"] = [[2, 50 + 2 * per_block, 300.0], [12, 50 + 12 * per_block, 1200.0]]
+    native, ours = result.clips(model)
+    assert native["step_ms"] == 2 * (50 + 40 * 275) + 2
+    assert ours["step_ms"] == round(2 * (50 + 40 * (2 * 210 + 9 * 207.5 + 29 * 205) / 40) + 2, 1)
+    assert result.attention_ms(model, model["rows"][0]) == 1200 * 40 / 12
+    # A whole forward among them counts as it is.
+    model["rows"][0]["short_ms"].append([40, 11000.0, 4100.0])
+    assert result.forward_ms(model, model["rows"][0]) == 11000
+    model["clips"] = result.clips(model)
+    assert result.faults(data) == []
+
+
+@pytest.mark.parametrize("points, fault", [
+    ([[2, 600.0, 300.0]], "two or more"),
+    ([[2, 600.0, 300.0], [12, 2500.0]], "two or more"),
+    ([[12, 600.0, 300.0], [2, 2500.0, 1200.0]], "rising"),
+    ([[2, 600.0, 300.0], [41, 2500.0, 1200.0]], "rising"),
+    ([[2, 600.0, 700.0], [12, 2500.0, 1200.0]], "takes longer"),
+])  # fmt: skip
+def test_faults_of_short_forwards_are_found(data, points, fault):
+    row = data["models"][0]["rows"][0]
+    row["short_ms"] = points
+    assert any("both" in text or fault in text for text in result.faults(data))
+    row["forward_ms"] = row["attention_ms"] = []
+    assert any(fault in text for text in result.faults(data)), result.faults(data)
+
+
 def test_written_file_is_read_back(data, tmp_path):
     path = tmp_path / "e2e-x.json"
     result.write(path, data)
@@ -134,6 +167,51 @@ def test_merge_takes_runs_of_one_machine_and_commit(data):
     other["commit"] = "ffffffffffff"
     with pytest.raises(result.ResultError, match="not of one machine"):
         result.merge([data, other])
+
+
+# ------------------------------------------------------------------- what documents quote of it
+def test_parts_name_every_configuration_and_its_gain(data):
+    other = copy.deepcopy(data["models"][0])
+    other["model"], other["steps"], other["experts"] = "minimax-h3", 50, [50]
+    for r in other["rows"]:
+        r["short_ms"] = [[2, 600.0, 300.0], [12, 2500.0 if r["grouping"] == "none" else 2000.0, 1200.0]]
+        r["forward_ms"] = r["attention_ms"] = []
+    other["clips"] = result.clips(other)
+    data["models"].append(other)
+    assert result.faults(data) == []
+    wan = e2e_tables.make("wan", data, "f.json")
+    ratio = data["models"][0]["clips"][1]["step_ratio"]
+    assert re.search(rf"^\| `vc8` \| BF16 \| 8\.20 s \(cold 8\.40, warm 8\.30\) .*\*\*{ratio:.2f}, ", wan, re.M), wan
+    assert "flash-attention 3 (`_flash_3`), 174 ms" in wan.replace("\n", " ")
+    others = e2e_tables.make("others", data, "f.json")
+    assert re.search(r"^\| MiniMax-H3, .* \| `_flash_3` \| 7\.82 s \|", others, re.M), others
+    assert "first 2 and 12 of 40 blocks" in others.replace("\n  ", " ")
+    assert f"{ratio:.2f} times as fast" in e2e_tables.make("summary", data, "f.json")
+    assert "0123456789ab" in e2e_tables.make("machine", data, "f.json")
+
+
+def test_only_the_marked_parts_of_a_document_change(data, tmp_path, capsys):
+    file, document = tmp_path / "e2e-x.json", tmp_path / "page.md"
+    result.write(file, data)
+    frame = "before\n<!-- bench/e2e_tables.py summary -->\n{}<!-- end of part -->\nafter\n"
+    document.write_text(frame.format("old\n"))
+    assert e2e_tables.main([str(file), "--write", str(document)]) == 0
+    want = frame.format(e2e_tables.make("summary", data, "f.json") + "\n")
+    assert document.read_text() == want
+    for text, fault in (("nothing\n", "has no line"), (frame.replace("summary", "sum").format(""), "no part 'sum'")):
+        document.write_text(text)
+        assert e2e_tables.main([str(file), "--write", str(document)]) == 2
+        assert fault in capsys.readouterr().err and document.read_text() == text
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/integrations.md"])
+def test_documents_quote_the_newest_file(document):
+    # Files of all four models stand before those in parts/.
+    newest = max(COMMITTED, key=lambda path: (path.parent.name != "parts", path.name))
+    text = (ROOT / document).read_text(encoding="utf-8")
+    data = json.loads(newest.read_text())
+    again, count = e2e_tables.rewritten(text, data, str(newest.relative_to(ROOT)))
+    assert count and again == text, f"python bench/e2e_tables.py {newest.relative_to(ROOT)} --write {document}"
 
 
 @pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.name)
