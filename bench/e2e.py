@@ -65,8 +65,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     add("--tiny", action="store_true", help="small models")
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu", choices=("cuda", "cpu"))
     add("--kept", type=int, default=2, help="forwards with a kept order (default: 2)")
-    add("--lean", action="store_true", help="native forwards only before vc8 and at the end, the two fastest "
-        "kinds of native backends; the warm order of vc8-turbo follows from kernel times")
+    add("--lean", action="store_true", help="native forwards only before vc8 and at the end, two "
+        "native backends; warm forwards in BF16 follow from kernel times")
     add("--quick", action="store_true", help="forwards of the first blocks, the whole extrapolated; whole "
         "ones where time is left; no FP8 linears")
     add("--no-fp8", dest="fp8", action="store_false", help="without FP8 linears")

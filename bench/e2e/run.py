@@ -243,7 +243,7 @@ class Run:
             first = recipe == RECIPES[0]
             if first or not lean:
                 self.one(native, "bf16", "none")
-            self.sequence(recipe, "bf16", kept=self.args.kept, warm=first or not lean)
+            self.sequence(recipe, "bf16", kept=self.args.kept, warm=not lean)
             self.native(native)
         if self.name == "hunyuanvideo-1.5":
             self.without_square_mask(native)
