@@ -2,12 +2,15 @@
 """The CUDA side without a GPU: the kernels and every device program compile for sm_90a, match the
 committed resource table, and the build refuses kernels that spill or serialise wgmma."""
 
+import json
 import os
 import pathlib
 import re
 import shutil
+import struct
 import sys
 
+import numpy as np
 import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -84,6 +87,36 @@ def test_python_keeps_an_order_on_an_emulated_device(tree):
     }
     text = ok(run(sys.executable, ROOT / "tests" / "python" / "emulated_state.py", env=environment))
     assert text.split() == ["kept"]
+
+
+def capture(path, values, step):
+    """A capture of `values` [1, heads, tokens, head_dim] (BF16 bits) as `vcattn generate` writes them, v alone."""
+    about = {"grid": f"4,13,{values.shape[2] // 52}", "layer": "2", "step": str(step)}
+    info = {"dtype": "BF16", "shape": list(values.shape), "data_offsets": [0, values.nbytes]}
+    header = json.dumps({"__metadata__": about, "v": info}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + values.tobytes())
+    return path
+
+
+def test_f_of_captured_values_on_an_emulated_device(tree, tmp_path):
+    """tests/device/captured_f.py on 1,040 tokens of the committed capture, and then on others that make an
+    order decay."""
+    ok(build("emulated_library"))
+    raw = (ROOT / "tests" / "golden" / "dit_capture_l2_s3.safetensors").read_bytes()
+    v = np.frombuffer(raw[-4186 * 128 * 2 :], np.uint16).reshape(1, 2, 2093, 128)  # halves as heads
+    files = [capture(tmp_path / "a", v[:, :, :1040], 3), capture(tmp_path / "b", v[:, ::-1, 1040:2080], 4),
+             capture(tmp_path / "c", v[:, :, :1040], 5)]  # fmt: skip
+    environment = os.environ | {
+        "VCATTN_LIBRARY": str(tree / "tests" / "libvcattn_emulated.so"),
+        "PYTHONPATH": str(ROOT / "python"),
+    }
+    program = [sys.executable, ROOT / "tests" / "device" / "captured_f.py", "--emulated"]
+    text = ok(run(*program, *files, env=environment))
+    assert text.splitlines()[-1] == "captured f: 21 calls, 0 failures"
+    f = dict(re.findall(r"layer 2, (step \d, [a-z: ]+): f ([\d.]+) ", text))
+    assert float(f["step 4, policy: every step"]) > 1.2 * float(f["step 4, policy: reuse"])
+    # Regrouped in step 5 because of step 4: two more passes.
+    assert float(f["step 5, policy: on decay"]) > float(f["step 5, policy: reuse"])
 
 
 def test_the_benchmark_on_an_emulated_device(tree, tmp_path):
