@@ -52,8 +52,8 @@ def test_a_changed_figure_changes_the_page():
     results = json.loads(FILES[-1].read_text())
     before = policies_page.sections(results, "x")
     for kind in ("clips", "guided_clips"):
-        for clip in results[kind][0]["clips"].values():
-            clip["psnr"] += 1.0
+        for i, clip in enumerate(results[kind][0]["clips"].values()):
+            clip["psnr"] += 1.0 + i
     for kind in ("replay", "guided_replay", "groupings"):
         for entry in next(iter(results[kind].values())).values():
             entry["energy_removed"][0] += 0.05
