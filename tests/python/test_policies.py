@@ -19,7 +19,6 @@ import tiny_model
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 VCATTN = pathlib.Path(os.environ.get("VCATTN_BINARY", ROOT / "build" / "bin" / "vcattn")).resolve()
 CAPTURE = ROOT / "tests" / "golden" / "dit_capture_l2_s3.safetensors"
-os.environ.setdefault("VCATTN_LIBRARY", str(VCATTN.parents[1] / "lib" / "libvcattn.so"))
 sys.path.insert(0, str(ROOT / "scripts"))
 import policies  # noqa: E402
 import policies_page  # noqa: E402
