@@ -177,9 +177,8 @@ void attend_tile(Isa isa, const spec::Problem& p, const spec::KvOperands& kv,
   const double p_max = spec::p_of_maximum(r);
   for (int i = 0; i < rows; ++i) {
     const double offset = q.qk_offset != nullptr ? q.qk_offset[row0 + i] : 0.0;
-    scratch.lse[i] =
-        static_cast<float>(std::ldexp(static_cast<double>(scratch.m_run[i]), e) * kLn2 / 8.0 +
-                           std::log(static_cast<double>(scratch.l[i]) / p_max) + offset);
+    scratch.lse[i] = static_cast<float>(
+        std::ldexp(scratch.m_run[i] * kLn2 / 8.0 + std::log(scratch.l[i] / p_max), e) + offset);
   }
 }
 

@@ -19,8 +19,8 @@ inline float mul_ru(float a, float b) {
   return (double)nearest < product ? real(up) : nearest;
 }
 
-inline float sub_rd(float a, float b) {
-  const double x = (double)a, y = -(double)b;
+// x + y rounded down.
+inline float sum_rd(double x, double y) {
   const double sum = x + y;
   const double y_part = sum - x;
   const double error = (x - (sum - y_part)) + (y - y_part);
@@ -31,8 +31,17 @@ inline float sub_rd(float a, float b) {
   return above && sum != 0.0 ? real(down) : nearest;
 }
 
+inline float sub_rd(float a, float b) { return sum_rd((double)a, -(double)b); }
+inline float fma_rd(float a, float b, float c) { return sum_rd((double)a * (double)b, (double)c); }
+
 // RU(x + 1.5 * 2^19) - 1.5 * 2^19: spec/arith.hpp says why.
 inline float ceil_sixteenth(float x) { return -sub_rd(-x, 786432.0f) - 786432.0f; }
+
+// spec/arith.hpp says why any exponential gives the same bits.
+inline float block_weight(float d) {
+  if (!(d >= -1008.0f)) return 0.0f;
+  return real(word((float)__builtin_exp2((double)d * 0.125)) & 0xFFFFF800u);
+}
 
 inline float pow2_code(const uint32_t* fractions, float d) {
   if (!(d >= -1008.0f)) return 0.0f;

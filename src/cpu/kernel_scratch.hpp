@@ -20,6 +20,7 @@ struct Scratch {
   float r[kGroup][kTileRows];       // block sums of a group
   float l[4][kTileRows];
   float a[4][kTileRows];    // score factors of the block
+  float c[4][kTileRows];    // addends of the code line
   float max[4][kTileRows];  // largest score by scale group
   float unit[kTileRows], m_run[kTileRows], alpha[kTileRows], w[kTileRows], bias[kTileRows];
   float beta[kTileRows], sum[kTileRows];

@@ -29,6 +29,10 @@ void block_maxima(Scratch& t) {
     }
 }
 
+// ExpCast of INT8 dots: the dots' offset in the code line (kScoreMagic of src/spec/arith.hpp).
+constexpr float kScoreMagic = 12582912.0f;
+constexpr float kLazySlack = 128.0f;  // as there
+
 // Score factors, maxima, rescale factors and the bias of the codes.
 void block_factors(Scratch& t, const TileTask& task, int64_t block, AllowedColumns allowed) {
   bool present[4] = {true, true, true, true};  // scale groups with a column that counts
@@ -48,11 +52,15 @@ void block_factors(Scratch& t, const TileTask& task, int64_t block, AllowedColum
       first = false;
     }
     const float m_block = ceil_sixteenth(top);
-    const float m_new = t.m_run[row] < m_block ? m_block : t.m_run[row];
+    const float slack = task.order_kind == kOrderLocal ? kLazySlack : 0.0f;
+    const float m_new = t.m_run[row] + slack < m_block ? m_block : t.m_run[row];
     t.alpha[row] = pow2_code(task.exp2_fractions, t.m_run[row] - m_new);
-    t.w[row] = pow2_code(task.exp2_fractions, m_block - m_new);
+    t.w[row] = block_weight(m_block - m_new);
     t.bias[row] = sub_rd(task.top, task.order_kind == kOrderLocal ? m_block : m_new);
     t.m_run[row] = m_new;
+    for (int g = 0; g < 4; ++g)
+      t.c[g][row] =
+          task.qk == kQkInt8 ? fma_rd(-kScoreMagic, t.a[g][row], t.bias[row]) : t.bias[row];
   }
 }
 
@@ -123,15 +131,18 @@ void fp4_probabilities(Scratch& t, const TileTask& task, int n_valid, AllowedCol
 }
 
 template <PKind kP>
-void probabilities(Scratch& t, int n_valid, AllowedColumns allowed) {
+void probabilities(Scratch& t, const TileTask& task, int n_valid, AllowedColumns allowed) {
   const auto skipped = [=](int n) { return allowed != nullptr && !allowed[n]; };
   for (int row = 0; row < kTileRows; row += kLanes) {
     const Vf bias = load(&t.bias[row]);
     Vf a[4];
     for (int g = 0; g < 4; ++g) a[g] = load(&t.a[g][row]);
     if constexpr (kP == kPExpCast) {
+      const Vf offset = set1(task.qk == kQkInt8 ? kScoreMagic : 0.0f);
+      Vf c[4];
+      for (int g = 0; g < 4; ++g) c[g] = load(&t.c[g][row]);
       for (int n = 0; n < n_valid; ++n) {
-        const Vf x = fma_rn(load(&t.s[n][row]), a[n % 8 / 2], bias);
+        const Vf x = fma_rn(add(load(&t.s[n][row]), offset), a[n % 8 / 2], c[n % 8 / 2]);
         store(&t.s[n][row], skipped(n) ? set1(0.0f) : expcast_value(x));
       }
       Vf sum = set1(0.0f);

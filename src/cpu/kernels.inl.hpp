@@ -130,16 +130,16 @@ void run_block(Scratch& t, const TileTask& task, int64_t block) {
   block_factors(t, task, block, allowed);
   switch (task.p) {
     case kPExpCast:
-      probabilities<kPExpCast>(t, n_valid, allowed);
+      probabilities<kPExpCast>(t, task, n_valid, allowed);
       break;
     case kPCastE4m3:
-      probabilities<kPCastE4m3>(t, n_valid, allowed);
+      probabilities<kPCastE4m3>(t, task, n_valid, allowed);
       break;
     case kPCastU8:
-      probabilities<kPCastU8>(t, n_valid, allowed);
+      probabilities<kPCastU8>(t, task, n_valid, allowed);
       break;
     case kPFp32:
-      probabilities<kPFp32>(t, n_valid, allowed);
+      probabilities<kPFp32>(t, task, n_valid, allowed);
       break;
     case kPFp4:
       fp4_probabilities<kPFp4>(t, task, n_valid, allowed);

@@ -14,6 +14,7 @@ VCA_DEVICE float add_rp(float a, float b);   // add.rp.f32: rounded up
 VCA_DEVICE float mul_rn(float a, float b);
 VCA_DEVICE float add_rn(float a, float b);
 VCA_DEVICE float fma_rn(float a, float b, float c);  // fma.rn.f32 (9.7.3.6)
+VCA_DEVICE float fma_rm(float a, float b, float c);  // fma.rm.f32: rounded down
 // fma.rn.sat.f32 (9.7.3.6): clamped to [0, 1], NaN becomes +0.
 VCA_DEVICE float fma_rn_sat(float a, float b, float c);
 VCA_DEVICE float abs_f32(float x);
@@ -22,8 +23,9 @@ VCA_DEVICE float min_f32(float a, float b);
 VCA_DEVICE uint32_t float_bits(float x);  // mov.b32
 VCA_DEVICE float bits_float(uint32_t bits);
 VCA_DEVICE float rcp_rn(float x);  // rcp.rn.f32 (9.7.3.13)
-VCA_DEVICE float ex2_approx(
-    float x);  // ex2.approx.f32 (9.7.3.20): see the table in docs/kernel-sm90.md
+// ex2.approx.ftz.f32 (9.7.3.20): relative error 2^-22 at most, the bits are the chip's. Results
+// below 2^-126 are +0.
+VCA_DEVICE float ex2_approx_ftz(float x);
 VCA_DEVICE uint32_t cvt_rna_tf32_f32(float x);  // cvt.rna.tf32.f32
 VCA_DEVICE int32_t max3_s32(int32_t a, int32_t b, int32_t c);
 

@@ -62,26 +62,42 @@ constexpr float mul_ru(float a, float b) {
   return static_cast<double>(nearest) < product ? detail::step_up(nearest) : nearest;
 }
 
-// a − b rounded towards −Inf (PTX sub.rm.f32). A negative overflow gives −Inf, a positive one
-// FLT_MAX; an exact zero is −0 except (+0) − (−0) = +0, as IEEE says for this direction; Inf and
-// NaN as in IEEE.
-constexpr float sub_rd(float a, float b) {
-  const double x = static_cast<double>(a);
-  const double y = -static_cast<double>(b);
-  // TwoSum: x + y = sum + error exactly (no overflow: both are floats).
+namespace detail {
+// x + y, not exactly 0 and without overflow in FP64, rounded to FP32 towards −Inf.
+constexpr float sum_rd(double x, double y) {
+  // TwoSum: x + y = sum + error exactly.
   const double sum = x + y;
   const double y_part = sum - x;
   const double error = (x - (sum - y_part)) + (y - y_part);
-  if (sum == 0.0) {  // two floats cancel exactly or not at all, so error is 0 too
-    const bool both_plus_zero = (float_bits(a) | (float_bits(b) ^ 0x80000000u)) == 0;
-    return both_plus_zero ? 0.0f : -0.0f;
-  }
   const float nearest = static_cast<float>(sum);
   // nearest > sum: the float below is the answer, since no double lies between it and the value.
   // nearest == sum: the sign of the rest decides. A NaN rest (Inf operands) compares false.
   const bool above =
       static_cast<double>(nearest) > sum || (static_cast<double>(nearest) == sum && error < 0.0);
-  return above ? detail::step_down(nearest) : nearest;
+  return above ? step_down(nearest) : nearest;
+}
+}  // namespace detail
+
+// a − b rounded towards −Inf (PTX sub.rm.f32). A negative overflow gives −Inf, a positive one
+// FLT_MAX; an exact zero is −0 except (+0) − (−0) = +0, as IEEE says for this direction; Inf and
+// NaN as in IEEE.
+constexpr float sub_rd(float a, float b) {
+  if (static_cast<double>(a) - static_cast<double>(b) == 0.0) {  // two floats: exactly 0
+    const bool both_plus_zero = (float_bits(a) | (float_bits(b) ^ 0x80000000u)) == 0;
+    return both_plus_zero ? 0.0f : -0.0f;
+  }
+  return detail::sum_rd(static_cast<double>(a), -static_cast<double>(b));
+}
+
+// a·b + c rounded once, towards −Inf (PTX fma.rm.f32). a·b is exact in FP64. An exact zero is −0,
+// but +0 where both terms are +0; Inf and NaN as in IEEE.
+constexpr float fma_rd(float a, float b, float c) {
+  const double product = static_cast<double>(a) * static_cast<double>(b);
+  const double addend = static_cast<double>(c);
+  if (product + addend == 0.0)
+    return std::bit_cast<uint64_t>(product) == 0 && std::bit_cast<uint64_t>(addend) == 0 ? 0.0f
+                                                                                         : -0.0f;
+  return detail::sum_rd(product, addend);
 }
 
 // Nearest tf32 (10 mantissa bits, exponent range of FP32), ties away from zero, as
@@ -101,6 +117,10 @@ constexpr float add_ru(float a, float b) { return -sub_rd(-a, b); }
 // of two. Never below x; the subtraction is exact. An exact zero is +0.
 inline constexpr float kCeilMagic = 786432.0f;
 constexpr float ceil_sixteenth(float x) { return add_ru(x, kCeilMagic) - kCeilMagic; }
+
+// What INT8 dots start from in the accumulator (E2): below 2²² in magnitude an integer added to the
+// *bits* of 1.5·2²³ gives the bits of 1.5·2²³ plus it, so no conversion to FP32 is needed.
+inline constexpr float kScoreMagic = 12582912.0f;
 
 // ---- powers of two -------------------------------------------------------------------------
 
@@ -140,6 +160,21 @@ constexpr float pow2_code(float d) {
   const uint32_t k = float_bits(-16.0f * d + kRoundMagic) - kRoundMagicBits;
   return float_from_bits(kExp2FractionBits[k & 127u] - ((k >> 7) << 23));
 }
+
+// Weight 2^(d/8) of a block whose reference lies d code units above O's (E2), with the low 11 bits
+// cut: d is a multiple of 1/32, and none of the 256 mantissas that this leaves lies within 6 units
+// of 2⁻²⁴ of a cut, so every exponential with a relative error up to 2⁻²² gives the same bits. A
+// power of two is exact. Below 2⁻¹²⁶, and for NaN: 0.
+inline constexpr uint32_t kWeightMask = 0xFFFFF800u;
+inline float block_weight(float d) {
+  if (!(d >= -1008.0f)) return 0.0f;
+  const double exact = std::exp2(static_cast<double>(d) * 0.125);
+  return float_from_bits(float_bits(static_cast<float>(exact)) & kWeightMask);
+}
+
+// O's reference follows a block's only where that lies more than this above it (E2), in code units:
+// 16 octaves, which FP32 has to spare.
+inline constexpr float kLazySlack = 128.0f;
 
 // 2^x for x <= 16, the real exponential of the CPU chip model. Only mul, add, compares and integer
 // operations, no branch: the same bits scalar and at any vector width. Relative error

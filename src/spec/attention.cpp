@@ -57,7 +57,7 @@ class RowEvaluator {
     BlockScores scores;
     compute_scores(row, j, b, delta, scores);
     const float m_blk = some ? scores.block_maximum_of(allowed) : scores.block_maximum();
-    const float m_new = std::max(st.m_run, m_blk);
+    const float m_new = next_reference(r_, st.m_run, m_blk);
     const float alpha = pow2_code(spec::sub(st.m_run, m_new));
     const float reference = r_.reference == Reference::block_max ? m_blk : m_new;
     BlockP probability;
@@ -79,7 +79,7 @@ class RowEvaluator {
         accumulate_means(j, b, probability, alpha, r_fp32, st);
         break;
       case Flow::local:
-        r_block = accumulate_local(j, b, probability, alpha, pow2_code(spec::sub(m_blk, m_new)),
+        r_block = accumulate_local(j, b, probability, alpha, block_weight(spec::sub(m_blk, m_new)),
                                    r_fp32, st);
         break;
       case Flow::running:
@@ -107,8 +107,8 @@ class RowEvaluator {
     if (lse != nullptr) {
       constexpr double kLn2 = 0.6931471805599453;
       const double offset = q_.qk_offset != nullptr ? q_.qk_offset[row] : 0.0;
-      *lse = static_cast<float>(std::ldexp(static_cast<double>(st.m_run), e_) * kLn2 / 8.0 +
-                                std::log(static_cast<double>(l) / p_of_maximum(r_)) + offset);
+      *lse = static_cast<float>(
+          std::ldexp(st.m_run * kLn2 / 8.0 + std::log(l / p_of_maximum(r_)), e_) + offset);
     }
   }
 

@@ -7,11 +7,14 @@
 //   scores   s_n = q . k_n              exact integers (INT8), or the chip's E4M3 or NVFP4 dot
 //   factor   a_g = RN(query_unit * k_scale[j][g]),  g = (n mod 8) / 2
 //   maximum  t = max_g RU(max_{n in g} s_n * a_g),  m_blk = ceil(16 t) / 16
-//   codes    x_n = fma(s_n, a_g, RD(top - m)),  m = m_blk (block_max)
-//                                               or max(m_run, m_blk) (running_max)
+//   m_run    max(m_run, m_blk) (running_max); m_blk where it exceeds m_run by more than 128, else
+//            m_run (block_max)
+//   codes    x_n = fma(s_n, a_g, RD(top - m)),  m = m_blk (block_max) or m_run (running_max)
+//            ExpCast of INT8 dots, M = 1.5 * 2^23:
+//            x_n = fma(M + s_n, a_g, RD(fma(-M, a_g, RD(top - m))))
 //            c_n = F2IP(x_n)  or  cast(2^(x_n / 8)): exp2_cpu, on GPUs exp2_code
 //   rescale  alpha = 2^((m_run_old - m_run_new)/8)  on O, R, l
-//            w     = 2^((m_blk - m_run_new)/8)      on the block (block_max)
+//            w     = 2^((m_blk - m_run_new)/8)      on the block (block_max), cut: block_weight
 //
 //   block_max (vc8, vc8-hq)          T = PV(j) fresh;  O = O*alpha;  O = fma(T, w, O)
 //                                    every 8 blocks:  O += R x mu
@@ -40,7 +43,7 @@ namespace vca::spec {
 struct RowOutputs {
   int32_t* s = nullptr;      // [nrows][n_cols] integer scores, or FP32 bits
   float* m = nullptr;        // [nrows][n_blocks] reference of the block's codes
-  float* m_run = nullptr;    // [nrows][n_blocks] running maximum after the block
+  float* m_run = nullptr;    // [nrows][n_blocks] reference of O after the block
   uint8_t* codes = nullptr;  // [nrows][n_cols]
   float* p = nullptr;    // [nrows][n_cols] value of P as multiplied with V (decoded code, or FP32)
   float* r = nullptr;    // [nrows][n_blocks] block sums before weighting

@@ -13,7 +13,7 @@ namespace vca::spec {
 
 // Version of the numerics; part of the API and of every golden file. Raised by a decision record
 // only.
-inline constexpr int32_t kSpecVersion = 2;
+inline constexpr int32_t kSpecVersion = 4;
 
 inline constexpr int kBlock = 128;      // keys of a block, rows of a value mean
 inline constexpr int kGroupBlocks = 8;  // blocks between two mean restores (indicator columns)
@@ -94,6 +94,8 @@ struct Recipe {
     if (v == VFormat::nvfp4_smooth) return Flow::means;
     return reference == Reference::block_max ? Flow::local : Flow::running;
   }
+  // Dots that the code line takes as FP32 without a conversion (E2).
+  constexpr bool offset_scores() const { return p == PMap::expcast && integer_scores(); }
   // l and r come from one source: decoded codes (true) or FP32 exponentials (false).
   constexpr bool decoded_sums() const { return p == PMap::expcast; }
   constexpr bool quantised() const { return id != RecipeId::exact && id != RecipeId::bf16; }

@@ -156,6 +156,12 @@ inline void nvfp4_group(const Recipe& r, const float* x, const bool* masked, uin
   }
 }
 
+// Reference of O, R and l after a block with maximum m_blk (E2); m_run: before it, -Inf at first.
+inline float next_reference(const Recipe& r, float m_run, float m_blk) {
+  if (r.reference == Reference::running_max) return std::max(m_run, m_blk);
+  return m_blk > m_run + kLazySlack ? m_blk : m_run;
+}
+
 inline void compute_p_nvfp4(const Recipe& r, const BlockScores& s, float bias, const bool* valid,
                             BlockP& out) {
   float x[kBlock];
@@ -186,11 +192,15 @@ inline void compute_p(const Recipe& r, Target target, const BlockScores& s, floa
     return;
   }
   const float offset = exp2_code_offset(bias);
+  float addend[4];  // of the code line, by scale group
+  for (int g = 0; g < 4; ++g)
+    addend[g] = r.offset_scores() ? fma_rd(-kScoreMagic, s.a[g], bias) : bias;
   for (int n = 0; n < kBlock; ++n) {
     // FP32-sum recipes mask the pads of a tail block; decoded sums ignore them through the
     // indicator.
     const bool masked = !valid[n] && (strict || !r.decoded_sums());
-    const float x = fma_rn(s.value[n], s.a[k_group(n)], bias);
+    const float score = r.offset_scores() ? s.value[n] + kScoreMagic : s.value[n];
+    const float x = fma_rn(score, s.a[k_group(n)], addend[k_group(n)]);
     out.sum_terms[n] = 0.0f;
     out.codes[n] = 0;
     out.p[n] = 0.0f;

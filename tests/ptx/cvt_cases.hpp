@@ -94,7 +94,7 @@ struct BinaryKernel {
   const float* x;
   const float* y;
   const float* z;
-  float* out;  // [9][n]
+  float* out;  // [10][n]
   uint32_t n;
   VCA_DEVICE void operator()() const {
     for (uint32_t i = ptx::thread_index(); i < n; i += 128) {
@@ -106,6 +106,7 @@ struct BinaryKernel {
       out[5 * n + i] = ptx::max_f32(x[i], y[i]);
       out[7 * n + i] = ptx::add_rp(x[i], y[i]);
       out[8 * n + i] = ptx::fma_rn_sat(x[i], y[i], z[i]);
+      out[9 * n + i] = ptx::fma_rm(x[i], y[i], z[i]);
       out[6 * n + i] = ptx::bits_float(static_cast<uint32_t>(ptx::max3_s32(
           static_cast<int32_t>(ptx::float_bits(x[i])), static_cast<int32_t>(ptx::float_bits(y[i])),
           static_cast<int32_t>(ptx::float_bits(z[i])))));
@@ -122,16 +123,17 @@ inline void directed_rounding(Report& report) {
     b[i] = base[(i * 2654435761u) % n];
     c[i] = base[(i * 40503u + 11u) % n];
   }
-  Buffer<float> x(a), y(b), z(c), out(size_t{9} * n);
+  Buffer<float> x(a), y(b), z(c), out(size_t{10} * n);
   x.upload();
   y.upload();
   z.upload();
-  std::vector<float> want(size_t{9} * n);
+  std::vector<float> want(size_t{10} * n);
   for (uint32_t i = 0; i < n; ++i) {
     want[i] = spec::mul_ru(a[i], b[i]);
     want[n + i] = spec::sub_rd(a[i], b[i]);
     want[7 * n + i] = spec::add_ru(a[i], b[i]);
     want[8 * n + i] = spec::fma_sat(a[i], b[i], c[i]);
+    want[9 * n + i] = spec::fma_rd(a[i], b[i], c[i]);
     want[2 * n + i] = a[i] * b[i];
     want[3 * n + i] = a[i] + b[i];
     want[4 * n + i] = std::fma(a[i], b[i], c[i]);
@@ -145,31 +147,41 @@ inline void directed_rounding(Report& report) {
   }
   const BinaryKernel kernel{x.device(), y.device(), z.device(), out.device(), n};
   run(report, {1, 128, 0}, kernel, [&] {
-    expect_equal(report, "mul.rp sub.rm mul add fma max max3 add.rp fma.sat", out, want);
+    expect_equal(report, "mul.rp sub.rm mul add fma max max3 add.rp fma.sat fma.rm", out, want);
   });
 }
 
+// Differences of two maxima in units of 1/32 code (E2), from the largest that a weight can have to
+// below the smallest.
 struct Exp2Kernel {
+  static constexpr int kFirst = -32 * 1024, kLast = 32 * 128;
   float* out;
   uint32_t n;
+  static constexpr float difference(uint32_t i) {
+    return static_cast<float>(static_cast<int32_t>(i) + kFirst) * 0.03125f;
+  }
   VCA_DEVICE void operator()() const {
-    for (uint32_t i = ptx::thread_index(); i < n; i += 128) {
-      out[i] = ptx::ex2_approx(ptx::mul_rn(static_cast<float>(i), -0.0078125f));
-    }
+    for (uint32_t i = ptx::thread_index(); i < n; i += 128)
+      out[i] = ptx::ex2_approx_ftz(ptx::mul_rn(difference(i), 0.125f));
   }
 };
 
-// No bits are promised: PTX ISA 9.7.3.20 states a maximum relative error of 2^-22.
+// PTX ISA 9.7.3.20 states a maximum relative error of 2^-22; the upper bits, which a block's weight
+// keeps, must be the specification's.
 inline void exp2_approximation(Report& report) {
-  const uint32_t n = 126 * 128;
+  const uint32_t n = Exp2Kernel::kLast - Exp2Kernel::kFirst + 1;
   Buffer<float> out(n);
   run(report, {1, 128, 0}, Exp2Kernel{out.device(), n}, [&] {
     out.download();
     report.count(n);
     for (uint32_t i = 0; i < n; ++i) {
-      const double exact = std::exp2(-static_cast<double>(i) / 128.0);
-      if (std::fabs(static_cast<double>(out[i]) - exact) <= exact * 0x1p-22) continue;
-      report.fail("ex2.approx(-" + std::to_string(i) + "/128) = " + std::to_string(out[i]));
+      const float d = Exp2Kernel::difference(i);
+      const double exact = d < -1008.0f ? 0.0 : std::exp2(static_cast<double>(d) / 8);
+      const float weight = spec::float_from_bits(spec::float_bits(out[i]) & spec::kWeightMask);
+      if (std::fabs(static_cast<double>(out[i]) - exact) <= exact * 0x1p-22 &&
+          spec::float_bits(weight) == spec::float_bits(spec::block_weight(d)))
+        continue;
+      report.fail("ex2.approx.ftz(" + std::to_string(d) + "/8) = " + std::to_string(out[i]));
     }
   });
 }

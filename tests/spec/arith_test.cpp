@@ -83,6 +83,29 @@ TEST(Directed, RandomBitPatternsAgreeWithTheHardware) {
   }
 }
 
+TEST(Directed, FusedMultiplyAddDownwardsAgreesWithTheHardware) {
+  const auto check = [](float a, float b, float c) {
+    const float want = with_rounding(FE_DOWNWARD, a, b, [&](float x, float y) {
+      volatile float z = c;
+      return std::fma(x, y, z);
+    });
+    expect_same(fma_rd(a, b, c), want, a, b);
+  };
+  const std::vector<float> values = special_floats();
+  for (float a : values)
+    for (float b : values)
+      for (float c : values) check(a, b, c);
+  uint64_t state = 3;
+  for (int i = 0; i < 300000; ++i) {
+    const uint32_t bits = next_random(state);
+    const float a = float_from_bits((bits & 0x807FFFFFu) | (64u + next_random(state) % 96u) << 23);
+    const float b = float_from_bits(next_random(state) % 0x3F000000u + 0x20000000u);
+    check(a, b, float_from_bits((next_random(state) & 0x807FFFFFu) | (i % 255u) << 23));
+    check(a, b, -a * b);  // nearly cancels
+    check(-kScoreMagic, std::fabs(a), 126.0f - b);
+  }
+}
+
 // docs/numerics.md E2: with the score rounded up and the bias down no code can exceed 126, whatever
 // the scale and the scores.
 TEST(Directed, NoCodeAbove126) {
@@ -99,6 +122,8 @@ TEST(Directed, NoCodeAbove126) {
     ASSERT_LE(fma_rn(top, scale, bias), 126.0f);
     ASSERT_LE(fma_rn(below, scale, bias), 126.0f);
     ASSERT_LE(f2ip_code(fma_rn(top, scale, bias)), 126);
+    // With the offset of INT8 dots.
+    ASSERT_LE(fma_rn(kScoreMagic + top, scale, fma_rd(-kScoreMagic, scale, bias)), 126.0f);
   }
 }
 
@@ -146,44 +171,6 @@ TEST(CeilSixteenth, ExactBelowTwoToThe18AndAboveXUpToTwoToThe23) {
   EXPECT_EQ(ceil_sixteenth(-0.0625f), -0.0625f);
   EXPECT_EQ(ceil_sixteenth(std::nextafter(0.0625f, 1.0f)), 0.125f);
   EXPECT_EQ(ceil_sixteenth(-0.0001f), 0.0f);
-}
-
-// ---- powers of two -------------------------------------------------------------------------
-
-TEST(Exp2Table, CorrectlyRounded) {
-  if (std::numeric_limits<long double>::digits < 64) {
-    GTEST_SKIP() << "long double has " << std::numeric_limits<long double>::digits
-                 << " bits, the check needs 64";
-  }
-  EXPECT_EQ(exp2_code_fraction(0), 1.0f);
-  for (uint32_t k = 1; k < 128; ++k) {
-    const long double exact = std::exp2(-static_cast<long double>(k) / 128.0L);
-    const float value = exp2_code_fraction(k);
-    // Values lie in [1/2, 1): half a unit in the last place is 2⁻²⁵. exp2l is good to about 2⁻⁶⁴,
-    // so the margin to the tie must exceed that for the check to mean something.
-    const long double distance = std::fabs(static_cast<long double>(value) - exact);
-    EXPECT_LT(distance, 0x1p-25L - 0x1p-60L) << k;
-  }
-}
-
-TEST(Pow2Code, EveryMultipleOfASixteenth) {
-  for (int k = 0; k <= 20000; ++k) {
-    const float d = static_cast<float>(-k) / 16.0f;
-    const double expected = std::ldexp(
-        static_cast<double>(exp2_code_fraction(static_cast<uint32_t>(k % 128))), -(k / 128));
-    if (expected < 0x1p-126) {
-      ASSERT_EQ(float_bits(pow2_code(d)), 0u) << k;
-    } else {
-      ASSERT_EQ(static_cast<double>(pow2_code(d)), expected) << k;
-    }
-  }
-  EXPECT_EQ(pow2_code(0.0f), 1.0f);
-  EXPECT_EQ(pow2_code(-0.0f), 1.0f);
-  EXPECT_EQ(pow2_code(-8.0f), 0.5f);
-  EXPECT_EQ(pow2_code(-1008.0f), 0x1p-126f);
-  EXPECT_EQ(pow2_code(-1008.0625f), 0.0f);
-  EXPECT_EQ(pow2_code(-kInf), 0.0f);
-  EXPECT_EQ(pow2_code(kNan), 0.0f);
 }
 
 double relative_error(float x) {

@@ -55,14 +55,22 @@ Retold retell(const Problem& p, const Prepared& prepared, int64_t row, const Tra
       t_max = std::max(t_max, static_cast<double>(up));
     }
     const auto m_blk = static_cast<float>(std::ceil(t_max * 16) / 16);
-    const float m_new = std::max(m_run, m_blk), m = local ? m_blk : m_new;
+    // O's reference follows a block's only where that is more than 16 octaves above it.
+    const float m_new = local ? (m_blk > m_run + 128 ? m_blk : m_run) : std::max(m_run, m_blk);
+    const float m = local ? m_blk : m_new;
     EXPECT_EQ(t.m[static_cast<size_t>(row * t.n_blocks + j)], m);
     EXPECT_EQ(t.m_run[static_cast<size_t>(row * t.n_blocks + j)], m_new);
     // Rescale factors are powers of 2^(1/128); a double power, rounded, is the table's entry.
     const auto power = [](float x) {
       return x == -INFINITY ? 0.0f : static_cast<float>(std::exp2(static_cast<double>(x) / 8));
     };
-    const float alpha = power(m_run - m_new), w = local ? power(m_blk - m_new) : 1.0f;
+    // A block's weight is cut to 13 bits.
+    const auto cut = [](double x) {
+      int exponent;
+      const double mantissa = std::frexp(x, &exponent);
+      return static_cast<float>(std::ldexp(std::floor(mantissa * 8192), exponent - 13));
+    };
+    const float alpha = power(m_run - m_new), w = local ? cut(power(m_blk - m_new)) : 1.0f;
     m_run = m_new;
     std::vector<float> fresh(d, 0.0f);
     for (float& x : acc) x *= alpha;
@@ -71,11 +79,14 @@ Retold retell(const Problem& p, const Prepared& prepared, int64_t row, const Tra
     beta *= alpha;
     float r = 0;
     for (int64_t n = 0; n < kBlock; ++n) {
-      const double exact = static_cast<double>(s[static_cast<size_t>(n)]) *
-                               a[static_cast<size_t>(j * 4 + n % 8 / 2)] +
-                           (126.0 - static_cast<double>(m));
-      const double code =
-          std::max(0.0, std::nearbyint(static_cast<double>(static_cast<float>(exact))));
+      // Dots carry an offset of 1.5 * 2^23, which an addend rounded down takes out again.
+      const double factor = a[static_cast<size_t>(j * 4 + n % 8 / 2)], offset = 12582912.0;
+      const double exact = 126.0 - static_cast<double>(m) - offset * factor;  // of 53 bits
+      auto addend = static_cast<float>(exact);
+      if (static_cast<double>(addend) > exact) addend = std::nextafter(addend, -INFINITY);
+      const float x = std::fma(static_cast<float>(offset + s[static_cast<size_t>(n)]),
+                               static_cast<float>(factor), addend);
+      const float code = std::max(0.0f, std::nearbyint(x));
       EXPECT_EQ(t.codes[static_cast<size_t>(row * t.n_cols + j * kBlock + n)], code);
       const float value = e4m3_decode(static_cast<uint8_t>(code));
       std::vector<float>& into = local ? fresh : acc;

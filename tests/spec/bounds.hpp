@@ -164,10 +164,19 @@ inline RowBound row_bound(const spec::Problem& p, const spec::SubProblem& sub, i
   // sum |P W / L - softmax(own)|, and whether the differences add up to zero.
   double map = 0, lse_low = 0, lse_high = 0;
   if (r.p == PMap::expcast) {
-    map = 2 * tail_bound(tail);
+    // What the offset of the dots and the cut weights may take (E2), from some keys and not others.
+    double factor = 0, bias = 0;
+    for (const float a_g : a) factor = std::max(factor, static_cast<double>(a_g));
+    for (int64_t j = 0; j < t.n_blocks; ++j) {
+      const double m = t.m[static_cast<size_t>(i * t.n_blocks + j)];
+      bias = std::max(bias, std::fabs(static_cast<double>(r.top) - m));
+    }
+    double loss = r.offset_scores() ? offset_loss(factor, bias) * std::log(2.0) / 8 : 0.0;
+    if (r.reference == Reference::block_max) loss -= std::log1p(-kWeightLoss);
+    map = 2 * tail_bound(tail, std::exp(loss));
     // Decoded against ideal, relative to the value of the maximum (F1, top 126), and the lost tail.
     lse_high = std::log(2.0) * (0.5 - 0.4588 + 0.6797) / 8;
-    lse_low = std::log(2.0) * (0.5 + 0.4588) / 8 - std::log1p(-tail);
+    lse_low = std::log(2.0) * (0.5 + 0.4588) / 8 - std::log1p(-tail) + loss;
   } else if (r.p == PMap::cast_e4m3) {
     map = 1.0 / 17 + tail;
   } else if (r.p == PMap::cast_u8) {
@@ -179,7 +188,7 @@ inline RowBound row_bound(const spec::Problem& p, const spec::SubProblem& sub, i
       worth += w * kBlock / 2;
       denominator += w * t.r[at];
     }
-    map = worth / denominator;
+    map = worth / denominator + 2 * kWeightLoss;
   }
   if (r.fp4_p()) map = nvfp4_map_bound(r, own, total);
   // A GPU's exponentials (E3): the cubic, and half an ulp of v and of the offset, 128 octaves a
@@ -198,15 +207,15 @@ inline RowBound row_bound(const spec::Problem& p, const spec::SubProblem& sub, i
   const double sums = 0x1p-18 + 2 * cubic + (r.v_smooth() ? 0x1p-11 : 0.0);
   const double shift = std::ldexp(1.0, e);
   // With e > 0 the scores that enter are 2^-e of the true ones: the rounding of m (1/16, or 2^-20
-  // of itself when it is large) counts 2^e times, and up to all keys may look as large as the
-  // largest.
+  // of itself when it is large) counts 2^e times, as does all that is in ln l, and up to all keys
+  // may look as large as the largest.
   const double m_final = std::fabs(t.m_run[static_cast<size_t>((i + 1) * t.n_blocks - 1)]);
-  const double coarse = e > 0 ? shift * (1.0 / 16 + m_final * 0x1p-20) * std::log(2.0) / 8 +
-                                    std::log(static_cast<double>(kv.n_valid))
+  const double coarse = e > 0 ? shift * ((1.0 / 16 + m_final * 0x1p-20) * std::log(2.0) / 8 +
+                                         std::log(static_cast<double>(kv.n_valid)))
                               : 0.0;
   const double fp32 = std::fabs(static_cast<double>(t.lse[static_cast<size_t>(i)])) * 0x1p-22;
-  out.lse_low = out.score + lse_low + sums + coarse + fp32;
-  out.lse_high = out.score + lse_high + sums + coarse + fp32;
+  out.lse_low = out.score + shift * (lse_low + sums) + coarse + fp32;
+  out.lse_high = out.score + shift * (lse_high + sums) + coarse + fp32;
 
   out.output.resize(static_cast<size_t>(p.d));
   for (int c = 0; c < p.d; ++c) {

@@ -163,11 +163,12 @@ TEST(TotalVariation, NormalRowsStayBelowTheBound) {
     const std::vector<double> wide = random_row(g, n, -14.75 * 8 + 0.5);
     // Rounding of the FMA moves a ratio by less than 2^-20 (docs/numerics.md, F4).
     constexpr double kFma = 0x1p-20;
+    const double cut = test::total_variation_of_ratio(test::kLineHigh / (1 - test::kWeightLoss));
     EXPECT_LE(map_row(recipe(RecipeId::vc8_paper), Target::cpu, paper).tv(), line + kFma);
     for (const RecipeId id : {RecipeId::vc8_turbo, RecipeId::vc8}) {
       const double tv = map_row(recipe(id), Target::cpu, wide).tv();
       worst = std::max(worst, tv);
-      EXPECT_LE(tv, line + kFma);
+      EXPECT_LE(tv, (id == RecipeId::vc8 ? cut : line) + kFma);
     }
     // FP32 sums: p_n rho_n with |rho - 1| <= 1/17 (half a step above a power of two), half the sum
     // of deviations is 1/34; the exponential is good to 2e-7.
@@ -209,14 +210,15 @@ TEST(TotalVariation, OutputErrorIsAtMostTvTimesDiameter) {
 TEST(BlockMaximum, EveryRowStaysBelowTheBound) {
   EXPECT_LT(test::kBlockTail, 0.00444);
   const double tau_most = test::kBlockTail / (1 + test::kBlockTail);
-  const double bound = test::tail_bound(tau_most) + 0x1p-20;
-  EXPECT_NEAR(bound, 0.03853, 5e-6);
+  constexpr double kExtra = 1 / (1 - test::kWeightLoss);
+  const double bound = test::tail_bound(tau_most, kExtra) + 0x1p-20;
+  EXPECT_NEAR(bound, 0.03859, 5e-6);
   const Recipe& vc8 = recipe(RecipeId::vc8);
   const auto check = [&](const char* what, const std::vector<double>& t) {
     const MappedRow row = map_row(vc8, Target::cpu, t);
     const double tau = row.mass_below(8), tv = row.tv();
     EXPECT_LE(tau, tau_most) << what;
-    EXPECT_LE(tv, test::tail_bound(tau) + 0x1p-20) << what;
+    EXPECT_LE(tv, test::tail_bound(tau, kExtra) + 0x1p-20) << what;
     EXPECT_LE(tv, bound) << what;
     printf("%-34s n %6zu  mass below normal %.4f %%  TV %.3f %%\n", what, t.size(), 100 * tau,
            100 * tv);
@@ -250,7 +252,9 @@ TEST(BlockMaximum, EveryRowStaysBelowTheBound) {
 
 // A climb: random changes of a few keys are kept when the total variation rises.
 TEST(BlockMaximum, SearchFindsNoRowAboveTheBound) {
-  const double bound = test::tail_bound(test::kBlockTail / (1 + test::kBlockTail)) + 0x1p-20;
+  const double bound =
+      test::tail_bound(test::kBlockTail / (1 + test::kBlockTail), 1 / (1 - test::kWeightLoss)) +
+      0x1p-20;
   const double menu[] = {0,           0x1p-12,   120.5 - 126, 123.5 - 126, 112.5 - 126, 115.5 - 126,
                          123.5 - 134, -118.4380, -119.5,      -126.5,      -140,        -400,
                          112.5 - 134, 2};
@@ -327,22 +331,35 @@ TEST(CodeLine, NoCodeExceeds126) {
       uint8_t largest = 0;
       for (const uint8_t c : p.codes) largest = std::max(largest, c);
       ASSERT_LE(largest, r.top > 120 ? 126 : 120);
-      // E1, E2: the bias rounded down, one FMA, one rounding.
+      // E1, E2: bias and addend rounded down, one FMA, one rounding.
       const double exact_bias = static_cast<double>(r.top) - static_cast<double>(running);
       auto bias = static_cast<float>(exact_bias);
       if (static_cast<double>(bias) > exact_bias) bias = std::nextafter(bias, -INFINITY);
+      double largest_loss = 0;
       for (int n = 0; n < kBlock; ++n) {
-        const float x = std::fma(s.value[n], s.a[k_group(n)], bias);
+        const float a = s.a[k_group(n)];
+        const float x = std::fma(12582912.0f + s.value[n], a, fma_rd(-12582912.0f, a, bias));
         ASSERT_EQ(p.codes[n], std::max(0.0f, std::nearbyint(x))) << running;
+        // What the offset costs: below the line without it, by offset_loss at most, and half an ulp
+        // of what is left.
+        const double line = static_cast<double>(s.value[n]) * a + exact_bias;
+        const double loss = test::offset_loss(a, exact_bias);
+        const double half_ulp = (std::fabs(line) + loss) * 0x1p-24;
+        ASSERT_LE(x, line + half_ulp);
+        ASSERT_GE(x, line - loss - half_ulp) << a;
+        largest_loss = std::max(largest_loss, loss);
       }
-      // 126 - m is exact and the best key lies within 1/16 + 1/64 of m: code 126.
-      if (running == m && fine) {
-        ASSERT_EQ(largest, r.top > 120 ? 126 : 120) << m;
+      // 126 - m is exact and the best key lies within 1/16 + 1/64 of m: code 126, unless the offset
+      // costs the rest of half a code.
+      const int expected = r.top > 120 ? 126 : 120;
+      const double room = static_cast<double>(r.top) - (expected - 0.5) - 1.0 / 16 - 1.0 / 64;
+      if (running == m && fine && largest_loss < room) {
+        ASSERT_EQ(largest, expected) << m;
         ++at_top;
       }
     }
   }
-  EXPECT_GT(at_top, 10000);
+  EXPECT_GT(at_top, 8000);
 }
 
 }  // namespace

@@ -54,7 +54,8 @@ inline MappedRow map_row(const spec::Recipe& r, spec::Target target,
   out.mapped.assign(n, 0.0);
   out.codes.assign(n, 0);
   out.reference.resize(blocks);
-  std::vector<double> sums(blocks);
+  std::vector<double> sums(blocks), weights(blocks);
+  std::vector<float> references(blocks);  // O's
   float m_run = -std::numeric_limits<float>::infinity();
   BlockScores s;
   BlockP p;
@@ -71,7 +72,7 @@ inline MappedRow map_row(const spec::Recipe& r, spec::Target target,
       if (valid[i]) out.t[c0 + i] = static_cast<double>(s.value[i]) * kScoreStep;
     }
     const float m_blk = s.block_maximum();
-    m_run = std::max(m_run, m_blk);
+    m_run = references[j] = next_reference(r, m_run, m_blk);
     const float reference = r.reference == Reference::block_max ? m_blk : m_run;
     compute_p(r, target, s, reference, valid, false, nullptr, p);
     out.reference[j] = reference;
@@ -87,11 +88,15 @@ inline MappedRow map_row(const spec::Recipe& r, spec::Target target,
   double total = 0, denominator = 0;
   for (size_t i = 0; i < n; ++i) total += out.exact[i] = std::exp2((out.t[i] - t_max) / 8);
   for (double& x : out.exact) x /= total;
-  const auto weight = [&](size_t j) {
-    return std::exp2((static_cast<double>(out.reference[j]) - static_cast<double>(m_run)) / 8);
-  };
-  for (size_t j = 0; j < blocks; ++j) denominator += weight(j) * sums[j];
-  for (size_t i = 0; i < n; ++i) out.mapped[i] *= weight(i / kBlock) / denominator;
+  for (size_t j = 0; j < blocks; ++j) {
+    // Codes against the block's maximum have its weight; what O's reference moved since is exact
+    // here.
+    weights[j] = std::exp2((static_cast<double>(references[j]) - static_cast<double>(m_run)) / 8);
+    if (r.reference == Reference::block_max)
+      weights[j] *= static_cast<double>(block_weight(out.reference[j] - references[j]));
+    denominator += weights[j] * sums[j];
+  }
+  for (size_t i = 0; i < n; ++i) out.mapped[i] *= weights[i / kBlock] / denominator;
   return out;
 }
 
@@ -102,12 +107,22 @@ inline const double kLineEnds = (1 + (8 * std::log2(1.5) - 4)) / 8;
 inline const double kLineLow = 1.0;                    // a, scaled out
 inline const double kLineHigh = std::exp2(kLineEnds);  // b
 inline double total_variation_of_ratio(double ratio) { return std::tanh(std::log(ratio) / 4); }
-// F3: the largest total variation when keys of mass tau lie below the last normal code.
-inline double tail_bound(double tau) {
-  if (tau >= 1 - kLineLow / kLineHigh) return tau;
-  const double gap = std::sqrt(kLineHigh) - std::sqrt(kLineLow * (1 - tau));
-  return gap * gap / (kLineHigh - kLineLow);
+// F3: the largest total variation when keys of mass tau lie below the last normal code. extra: how
+// much further apart than by the line itself two keys' ratios may be.
+inline double tail_bound(double tau, double extra = 1.0) {
+  const double high = kLineHigh * extra;
+  if (tau >= 1 - kLineLow / high) return tau;
+  const double gap = std::sqrt(high) - std::sqrt(kLineLow * (1 - tau));
+  return gap * gap / (high - kLineLow);
 }
+// E2: how far the code arguments of INT8 dots may fall by the offset in their line, in code units:
+// an ulp of the addend, whose magnitude is at most 1.5 * 2^23 * factor + |bias|, and one of the
+// bias. factor: code units per integer.
+inline double offset_loss(double factor, double bias) {
+  return 1.5 * factor + std::fabs(bias) * 0x1p-22;
+}
+// E2: what cutting may take from the weight of a block.
+inline constexpr double kWeightLoss = 0x1p-12;
 // F4: mass of keys below the last normal code when the reference is the block's own maximum.
 inline const double kBlockTail = 127 * std::exp2((-118.5 + 1.0 / 16) / 8);
 

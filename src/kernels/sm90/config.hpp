@@ -90,10 +90,6 @@ struct Config {
   // What PV accumulates into: with the indicator columns, unless sums come from exponentials.
   constexpr int pv_regs() const { return real_exp() ? d / 2 : d / 2 + 4; }
   constexpr int mean_regs() const { return d / 2; }
-  // Of a thread's 64 code arguments, those computed before the wait for PV; the others fill the
-  // issue slots between F2IPs, which take four cycles each. Measured on an H200: 64, 32, 0 give
-  // 1203, 1190, 1154 TFLOP/s (running) and 1016, 1047, 1015 (local, whose PV starts later).
-  constexpr int early_arguments() const { return form == Form::local ? 32 : 64; }
 
   // ---- shared memory ----
   // A stage holds K(j+1), V(j) and the key scales of block j+1: what one iteration of a consumer

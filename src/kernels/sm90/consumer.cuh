@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Consumer warpgroup: 64 query rows. Scores run one block ahead of values. An iteration issues
-// QK(j+1), merges what PV(j-1) left in registers while that runs, and issues PV(j); so the tensor
-// cores get work before the CUDA cores do theirs:
+// Consumer warpgroup: 64 query rows. Scores run one block ahead of values. An iteration packs the
+// codes of block j and issues PV(j) and, behind it, QK(j+1); merges T(j) while QK runs; and turns
+// the new scores into code arguments:
 //
-//   tensor     QK(j+1) ......... | PV(j) ............ |
-//   registers  merge(j-1), rescale | softmax(j+1)       | pack(j+1)
+//   tensor             | PV(j) ........ | QK(j+1) ..... |
+//   registers  pack(j) ..... |          | merge(j)      | maximum, arguments (j+1)
+//
+// Meanwhile the other warpgroup's MMAs run. QK(j+1) before PV(j), with the merge a block later,
+// would give scores sooner and measures worse (docs/kernel-sm90.md).
 //
 // An iteration finds its stage loaded (not with real exponentials): the one before has waited for
 // it, behind arithmetic that hides the barrier's latency. That wait, and the branch on `moved_`,
-// are also where basic blocks end, which ptxas respects when it schedules: maxima and conversions |
-// FFMAs | wait for PV, F2IP.
+// are also where basic blocks end, which ptxas respects when it schedules: maxima | FFMAs | F2IP.
 //
-// The last iteration of a tile computes the first scores of the next one. It is a copy of its own,
-// so that the hot loop has no question about tiles in it. Every MMA is issued and awaited in the
-// same iteration: ptxas serialises wgmma whose accumulators cross the back edge (C7514).
+// The last iteration of a tile multiplies the first scores of the next one, whose softmax waits
+// until O has been stored (its registers would not suffice for both). It is a copy of its own, so
+// that the hot loop has no question about tiles in it. Every MMA is issued and awaited in the same
+// iteration: ptxas serialises wgmma whose accumulators cross the back edge (C7514).
 #pragma once
 
 #include <type_traits>
@@ -39,14 +42,11 @@ class Consumer {
     if (!tile.valid) return;
     open_tile(tile);
     wait_stage();
+    if constexpr (!C.real_exp()) offset_scores(s_);
     issue_scores();
     ptx::wgmma_wait_group<0>();
     keep_scores();
-    softmax(true);
-    arguments<0, 64>();
-    keep_scores();
-    release_stage(advance_stage());
-    pack();
+    score<true>();
     if constexpr (kEarlyWait) wait_stage();
     while (tile.valid) tile = run_tile(tile, scheduler);
   }
@@ -106,32 +106,41 @@ class Consumer {
                                             ptx::advance(k, 32u * step), step != 0);
       else
         ptx::wgmma_m64n128k32_s32_s8_s8(s_, ptx::advance(q_desc_, 32u * step),
-                                        ptx::advance(k, 32u * step), step != 0);
+                                        ptx::advance(k, 32u * step), !C.real_exp() || step != 0);
     }
     ptx::wgmma_commit_group();
   }
 
+  // 32 keys of PV(j). Codes are packed step by step, so that the first MMA starts under the packing
+  // of the others.
+  template <int kStep, int kRegs>
+  VCA_DEVICE void issue_value_step(float (&into)[kRegs], bool accumulate) {
+    if constexpr (!C.real_exp()) {
+      pack_codes<kStep>(s_, p_codes_);
+#pragma unroll
+      for (int i = 4 * kStep; i < 4 * kStep + 4; ++i) ptx::keep(p_codes_[i]);
+    }
+    const ptx::MatrixDesc v =
+        ptx::advance(ptx::advance(ptx::matrix_desc(smem_ + C.v_offset(0), ptx::Swizzle::b128),
+                                  stage_.index() * C.stage_bytes()),
+                     32u * kStep);
+    const uint32_t* p = p_codes_ + 4 * kStep;
+    ptx::wgmma_fence();
+    if constexpr (C.real_exp() && C.d == 128)
+      ptx::wgmma_m64n128k32_f32_e4m3_e4m3(into, p, v, accumulate || kStep != 0);
+    else if constexpr (C.real_exp())
+      ptx::wgmma_m64n64k32_f32_e4m3_e4m3(into, p, v, accumulate || kStep != 0);
+    else if constexpr (C.d == 128)
+      ptx::wgmma_m64n136k32_f32_e4m3_e4m3(into, p, v, accumulate || kStep != 0);
+    else
+      ptx::wgmma_m64n72k32_f32_e4m3_e4m3(into, p, v, accumulate || kStep != 0);
+  }
   template <int kRegs>
   VCA_DEVICE void issue_values(float (&into)[kRegs], bool accumulate) {
-    const ptx::MatrixDesc v =
-        ptx::advance(ptx::matrix_desc(smem_ + C.v_offset(0), ptx::Swizzle::b128),
-                     stage_.index() * C.stage_bytes());
-    ptx::wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 4; ++step) {
-      if constexpr (C.real_exp() && C.d == 128)
-        ptx::wgmma_m64n128k32_f32_e4m3_e4m3(into, p_codes_ + 4 * step, ptx::advance(v, 32u * step),
-                                            accumulate || step != 0);
-      else if constexpr (C.real_exp())
-        ptx::wgmma_m64n64k32_f32_e4m3_e4m3(into, p_codes_ + 4 * step, ptx::advance(v, 32u * step),
-                                           accumulate || step != 0);
-      else if constexpr (C.d == 128)
-        ptx::wgmma_m64n136k32_f32_e4m3_e4m3(into, p_codes_ + 4 * step, ptx::advance(v, 32u * step),
-                                            accumulate || step != 0);
-      else
-        ptx::wgmma_m64n72k32_f32_e4m3_e4m3(into, p_codes_ + 4 * step, ptx::advance(v, 32u * step),
-                                           accumulate || step != 0);
-    }
+    issue_value_step<0>(into, accumulate);
+    issue_value_step<1>(into, accumulate);
+    issue_value_step<2>(into, accumulate);
+    issue_value_step<3>(into, accumulate);
     ptx::wgmma_commit_group();
   }
 
@@ -155,12 +164,6 @@ class Consumer {
     else
       softmax_codes(fresh);
   }
-  VCA_DEVICE void pack() {
-    if constexpr (C.real_exp())
-      pack_exponentials(s_, p_codes_);
-    else
-      pack_codes(s_, p_codes_);
-  }
   VCA_DEVICE void softmax_exp(bool fresh) {
     const ptx::SmemAddr scales = smem_ + C.k_scale_offset(0) + C.k_scale_bytes() * stage_.index();
     const float factor = ptx::mul_rn(unit_, ptx::ld_shared_f32(scales + 4u * (lane_ % 4u)));
@@ -172,39 +175,65 @@ class Consumer {
         exponentials(s_, factor, {ptx::sub_rm(p_.top, m_.r0), ptx::sub_rm(p_.top, m_.r1)});
     keep_scores();
     if (valid != 128u) sum = masked_sums(s_, valid, lane_ % 4u);
-    sum_ = quad_sum(sum);
+    sum = quad_sum(sum);
     if (moved_) set_alpha(old);
+    if constexpr (C.means()) {
+      sum_ = sum;
+    } else {  // l has no other use between blocks
+      if (moved_) l_ = {ptx::mul_rn(l_.r0, alpha_.r0), ptx::mul_rn(l_.r1, alpha_.r1)};
+      l_ = {ptx::add_rn(fresh ? 0.0f : l_.r0, sum.r0), ptx::add_rn(fresh ? 0.0f : l_.r1, sum.r1)};
+    }
   }
   VCA_DEVICE void softmax_codes(bool fresh) {
     const float scale =
         ptx::ld_shared_f32(smem_ + C.k_scale_offset(0) + 16u * stage_.index() + 4u * (lane_ % 4u));
     factor_ = ptx::mul_rn(unit_, scale);
-    const RowPair t = thread_scores(s_, factor_);
-    if constexpr (kLocal) {
-      const RowPair blk = quad_maximum(t);
-      const RowPair old = raise_maximum(blk, fresh);
-      moved_ = ptx::vote_sync_any(blk.r0 > old.r0 || blk.r1 > old.r1);
-      below_ = {ptx::add_rn(blk.r0, -m_.r0), ptx::add_rn(blk.r1, -m_.r1)};
-      bias_ = {ptx::sub_rm(p_.top, blk.r0), ptx::sub_rm(p_.top, blk.r1)};
-      scores_to_float(s_);
-      keep_scores();
-      if (moved_) set_alpha(old);
-    } else {
-      // Most blocks leave the running maximum where it is, and to see that takes neither shuffles
-      // nor rounding: m is a multiple of 1/16 code, so ceil(t) > m exactly when t > m.
-      moved_ = fresh || ptx::vote_sync_any(t.r0 > m_.r0 || t.r1 > m_.r1);
-      scores_to_float(s_);
-      keep_scores();
-      if (moved_) {
-        const RowPair old = raise_maximum(quad_maximum(t), fresh);
-        bias_ = {ptx::sub_rm(p_.top, m_.r0), ptx::sub_rm(p_.top, m_.r1)};
-        set_alpha(old);
-      }
+    const RowPair t = thread_scores<kScoreOffset>(s_, factor_);
+    if constexpr (kLocal)
+      block_reference(t, fresh);
+    else
+      running_reference(t, fresh);
+  }
+  // The block's own reference, and how far it lies above O's, which follows only where that is more
+  // than kLazySlack: a vote that is nearly always no. m_ is kept with kCeilMagic on it, so that
+  // nothing has to be subtracted: bias and difference come out the same.
+  VCA_DEVICE void block_reference(RowPair t, bool fresh) {
+    constexpr float kTop = spec::kTopExpCast + spec::kCeilMagic;  // a multiple of 1/16: exact
+    t = quad_largest(t);
+    const RowPair blk = {ptx::add_rp(t.r0, spec::kCeilMagic), ptx::add_rp(t.r1, spec::kCeilMagic)};
+    bias_ = {ptx::sub_rm(kTop, blk.r0), ptx::sub_rm(kTop, blk.r1)};
+    if (fresh) m_ = blk;
+    above_ = {ptx::add_rn(blk.r0, -m_.r0), ptx::add_rn(blk.r1, -m_.r1)};
+    moved_ = ptx::vote_sync_any(ptx::max_f32(above_.r0, above_.r1) > spec::kLazySlack);
+    keep_scores();
+    if (moved_) {
+      const RowPair old = m_;
+      if (above_.r0 > spec::kLazySlack) m_.r0 = blk.r0;
+      if (above_.r1 > spec::kLazySlack) m_.r1 = blk.r1;
+      set_alpha(old);
+      above_ = {ptx::add_rn(blk.r0, -m_.r0), ptx::add_rn(blk.r1, -m_.r1)};
     }
   }
-  template <int kBegin, int kEnd>
-  VCA_DEVICE void arguments() {
-    if constexpr (!C.real_exp()) code_arguments<kBegin, kEnd>(s_, factor_, bias_);
+  // Most blocks leave the running maximum where it is, and to see that takes neither shuffles nor
+  // rounding: m is a multiple of 1/16 code, so ceil(t) > m exactly when t > m.
+  VCA_DEVICE void running_reference(RowPair t, bool fresh) {
+    moved_ = fresh || ptx::vote_sync_any(t.r0 > m_.r0 || t.r1 > m_.r1);
+    keep_scores();
+    if (moved_) {
+      const RowPair old = raise_maximum(quad_maximum(t), fresh);
+      bias_ = {ptx::sub_rm(p_.top, m_.r0), ptx::sub_rm(p_.top, m_.r1)};
+      set_alpha(old);
+    }
+  }
+  // Exponentials become codes at once, for want of registers; code arguments do where they are
+  // used.
+  VCA_DEVICE void finish_scores() {
+    if constexpr (C.real_exp()) {
+      pack_exponentials(s_, p_codes_);
+    } else {
+      code_arguments(s_, factor_, bias_);
+      keep_scores();
+    }
   }
 
   VCA_DEVICE void keep_scores() {
@@ -216,66 +245,64 @@ class Consumer {
     for (int i = 0; i < n; ++i) ptx::keep(x[i]);
   }
 
-  // Block j of a tile: `first` of its group of 8; kLast: of the tile, whose scores are the next
-  // tile's.
-  template <bool kLast>
-  VCA_DEVICE void run_block(bool first, RowPair& below, RowPair& l, RowPair& beta) {
+  // Block j of a tile, `first` of its group of 8: O with PV(j), and the scores of block j+1.
+  VCA_DEVICE void multiply(bool first) {
     if constexpr (!kEarlyWait) wait_stage();
-    issue_scores();  // QK(j+1)
-    if (!first) {
-      if constexpr (kFresh) merge(below);
-      if (moved_) rescale(l, beta);
-    }
-    if constexpr (C.real_exp()) add_sum(first, l);
-    below = below_;
+    if (moved_) rescale();
+    if constexpr (C.real_exp() && C.means()) add_sum(first);
     if constexpr (kFresh)
       issue_values(t_, false);
     else
       issue_values(o_, !first);
-    ptx::wgmma_wait_group<1>();  // QK(j+1)
-    keep_scores();
-    softmax(kLast);
-    const uint32_t done = advance_stage();
-    // After the last block comes the next tile's stage, if there is one: run_tile() knows.
-    const bool ready = !kEarlyWait || kLast || stage_ready();
-    arguments<0, C.early_arguments()>();
-    keep_scores();
-    if (!ready) wait_stage();
-    ptx::wgmma_wait_group<0>();  // PV(j)
+    issue_scores();  // QK(j+1)
     if constexpr (kFresh) {
+      ptx::wgmma_wait_group<1>();  // PV(j)
       keep_all(t_, kPvRegs);
-    } else {
-      keep_all(o_, kPvRegs);
+      merge();
     }
+    ptx::wgmma_wait_group<0>();
+    if constexpr (!kFresh) keep_all(o_, kPvRegs);
+    keep_scores();
+  }
+  // From the scores to what the next iteration multiplies. kFirst: of a tile's first block. Behind
+  // it comes the next stage; whether there is one after a tile's last, run_tile() knows.
+  template <bool kFirst>
+  VCA_DEVICE void score() {
+    softmax(kFirst);
+    const uint32_t done = advance_stage();
+    const bool ready = !kEarlyWait || kFirst || stage_ready();
+    if constexpr (C.real_exp()) finish_scores();
     release_stage(done);
-    arguments<C.early_arguments(), 64>();
-    pack();
+    if constexpr (!C.real_exp()) finish_scores();
+    if (!ready) wait_stage();
   }
 
   // Returns the tile whose first scores the last iteration has computed.
   VCA_DEVICE Tile run_tile(const Tile& tile, TileScheduler<C.cluster>& scheduler) {
-    RowPair l = {0.0f, 0.0f};
-    RowPair beta = {1.0f, 1.0f};
+    if constexpr (C.means()) l_ = {0.0f, 0.0f};
+    beta_ = {1.0f, 1.0f};
 #pragma unroll
     for (int i = 0; i < kORegs; ++i) o_[i] = 0.0f;
     if constexpr (!kFresh) {
 #pragma unroll
       for (int i = 0; i < kMeanRegs; ++i) mean_[i] = 0.0f;
     }
-    RowPair below = {0.0f, 0.0f};
     // All blocks but the last, in groups of 8.
     const int before_last = tile.n_blocks - 1;
     int in_group = 0;
     for (int j0 = 0; j0 + 8 <= before_last; j0 += 8) {
 #pragma unroll 1
-      for (int i = 0; i < 8; ++i) run_block<false>(i == 0, below, l, beta);
-      if constexpr (kFresh) merge(below);
-      if constexpr (C.means()) restore_means(l, beta);
-      if (moved_) rescale(l, beta);
+      for (int i = 0; i < 8; ++i) {
+        multiply(i == 0);
+        score<false>();
+      }
+      if constexpr (C.means()) restore_means();
     }
 #pragma unroll 1
-    for (; in_group < before_last % 8; ++in_group) run_block<false>(in_group == 0, below, l, beta);
-    const RowPair m_tile = m_;  // softmax moves on to the next tile
+    for (; in_group < before_last % 8; ++in_group) {
+      multiply(in_group == 0);
+      score<false>();
+    }
     const uint32_t q_buffer = q_.index();
     const Tile next =
         scheduler.next();  // here and not before: its registers would live through the hot loop
@@ -283,27 +310,26 @@ class Consumer {
       q_.advance();
       open_tile(next);
     }
-    run_block<true>(in_group == 0, below, l, beta);
+    multiply(in_group == 0);
     release(C.q_empty(0) + 8u * q_buffer);
-    if constexpr (kFresh) merge(below);
-    if constexpr (C.means()) restore_means(l, beta);
+    if constexpr (C.means()) restore_means();
     const float* result = kFresh ? o_ : mean_;
-    store_tile<C>(p_, tile, group_, result, l.r0, l.r1, m_tile.r0, m_tile.r1);
+    constexpr float kOffset = kLocal ? -spec::kCeilMagic : 0.0f;
+    store_tile<C>(p_, tile, group_, result, l_.r0, l_.r1, ptx::add_rn(m_.r0, kOffset),
+                  ptx::add_rn(m_.r1, kOffset));
+    score<true>();
     if (kEarlyWait && next.valid) wait_stage();
     return next;
   }
 
-  // Block-local form: O = fma(T, w, O), indicator columns included, w = 2^(below/8). The factor is
-  // looked up here and not with the codes, because here its latency hides behind the scores' MMA.
-  // Plain form: O = O + T.
-  VCA_DEVICE void merge(RowPair below) {
+  // Block-local form: O = fma(T, w, O), indicator columns included. Plain form: O = O + T.
+  VCA_DEVICE void merge() {
     if constexpr (!kLocal) {
 #pragma unroll
       for (int i = 0; i < kPvRegs; ++i) o_[i] = ptx::add_rn(o_[i], t_[i]);
       return;
     }
-    const ptx::SmemAddr table = smem_ + C.exp2_offset();
-    const RowPair w = {rescale_factor(below.r0, table), rescale_factor(below.r1, table)};
+    const RowPair w = {block_weight(above_.r0), block_weight(above_.r1)};
 #pragma unroll
     for (int i = 0; i < kORegs; i += 4) {
       o_[i] = ptx::fma_rn(t_[i], w.r0, o_[i]);
@@ -313,26 +339,22 @@ class Consumer {
     }
   }
 
-  // Block sum of FP32 exponentials: into l, or into R[block of the group] as if an indicator column
-  // had delivered it; every lane of the quad has it. `first`: of a group.
-  VCA_DEVICE void add_sum(bool first, RowPair& l) {
-    if constexpr (!C.means()) {
-      l = {ptx::add_rn(l.r0, sum_.r0), ptx::add_rn(l.r1, sum_.r1)};
-    } else {
-      slot_ = first ? 0 : slot_ + 1;
-      float* r = o_ + kMeanRegs;
-      const bool mine = slot_ / 2u == lane_ % 4u, odd = slot_ % 2u != 0u;
-      r[0] = mine && !odd ? sum_.r0 : r[0];
-      r[1] = mine && odd ? sum_.r0 : r[1];
-      r[2] = mine && !odd ? sum_.r1 : r[2];
-      r[3] = mine && odd ? sum_.r1 : r[3];
-    }
+  // Block sum of FP32 exponentials into R[block of the group] as if an indicator column had
+  // delivered it; every lane of the quad has it. `first`: of a group.
+  VCA_DEVICE void add_sum(bool first) {
+    slot_ = first ? 0 : slot_ + 1;
+    float* r = o_ + kMeanRegs;
+    const bool mine = slot_ / 2u == lane_ % 4u, odd = slot_ % 2u != 0u;
+    r[0] = mine && !odd ? sum_.r0 : r[0];
+    r[1] = mine && odd ? sum_.r0 : r[1];
+    r[2] = mine && !odd ? sum_.r1 : r[2];
+    r[3] = mine && odd ? sum_.r1 : r[3];
   }
 
-  VCA_DEVICE void rescale(RowPair& l, RowPair& beta) {
-    l = {ptx::mul_rn(l.r0, alpha_.r0), ptx::mul_rn(l.r1, alpha_.r1)};
+  VCA_DEVICE void rescale() {
+    if constexpr (C.means()) l_ = {ptx::mul_rn(l_.r0, alpha_.r0), ptx::mul_rn(l_.r1, alpha_.r1)};
     if constexpr (!kFresh)
-      beta = {ptx::mul_rn(beta.r0, alpha_.r0), ptx::mul_rn(beta.r1, alpha_.r1)};
+      beta_ = {ptx::mul_rn(beta_.r0, alpha_.r0), ptx::mul_rn(beta_.r1, alpha_.r1)};
 #pragma unroll
     for (int i = 0; i < kORegs; i += 4) {
       o_[i] = ptx::mul_rn(o_[i], alpha_.r0);
@@ -344,22 +366,22 @@ class Consumer {
 
   // E5: l += R and accumulator += R x mu, R rounded to tf32. R sits in the indicator columns,
   // already in A-fragment order.
-  VCA_DEVICE void restore_means(RowPair& l, RowPair& beta) {
+  VCA_DEVICE void restore_means() {
     const float* r = o_ + kMeanRegs;
     uint32_t a[4] = {ptx::cvt_rna_tf32_f32(r[0]), ptx::cvt_rna_tf32_f32(r[2]),
                      ptx::cvt_rna_tf32_f32(r[1]), ptx::cvt_rna_tf32_f32(r[3])};
-    l = {ptx::add_rn(l.r0, ptx::add_rn(ptx::bits_float(a[0]), ptx::bits_float(a[2]))),
-         ptx::add_rn(l.r1, ptx::add_rn(ptx::bits_float(a[1]), ptx::bits_float(a[3])))};
+    l_ = {ptx::add_rn(l_.r0, ptx::add_rn(ptx::bits_float(a[0]), ptx::bits_float(a[2]))),
+          ptx::add_rn(l_.r1, ptx::add_rn(ptx::bits_float(a[1]), ptx::bits_float(a[3])))};
     float* into = o_;
     if constexpr (!kFresh) {
 #pragma unroll
       for (int i = 0; i < kMeanRegs; i += 4) {
-        mean_[i] = ptx::fma_rn(mean_[i], beta.r0, o_[i]);
-        mean_[i + 1] = ptx::fma_rn(mean_[i + 1], beta.r0, o_[i + 1]);
-        mean_[i + 2] = ptx::fma_rn(mean_[i + 2], beta.r1, o_[i + 2]);
-        mean_[i + 3] = ptx::fma_rn(mean_[i + 3], beta.r1, o_[i + 3]);
+        mean_[i] = ptx::fma_rn(mean_[i], beta_.r0, o_[i]);
+        mean_[i + 1] = ptx::fma_rn(mean_[i + 1], beta_.r0, o_[i + 1]);
+        mean_[i + 2] = ptx::fma_rn(mean_[i + 2], beta_.r1, o_[i + 2]);
+        mean_[i + 3] = ptx::fma_rn(mean_[i + 3], beta_.r1, o_[i + 3]);
       }
-      beta = {1.0f, 1.0f};
+      beta_ = {1.0f, 1.0f};
       into = mean_;
     }
     ptx::mbarrier_wait_parity(smem_ + C.mu_full(mu_.index()), mu_.parity());
@@ -393,12 +415,12 @@ class Consumer {
   Ring<2> q_, mu_;
   Ring<C.stages> stage_;
   RowPair m_ = {0.0f, 0.0f}, alpha_ = {0.0f, 0.0f};
-  RowPair below_ = {0.0f,
-                    0.0f};  // block maximum minus running maximum: the block's weight in code units
-  RowPair bias_ = {0.0f, 0.0f};  // top - reference of the block (local) or of the row (running)
-  float factor_ = 0.0f;          // code units per integer score
-  uint32_t moved_ = 0;          // a row of the warp has a new maximum (not bool: ptxas packs bytes)
-  RowPair sum_ = {0.0f, 0.0f};  // real_exp: of the block whose codes are in p_codes_
+  RowPair above_ = {0.0f, 0.0f};  // local: reference of the block in s_ minus m_
+  RowPair bias_ = {0.0f, 0.0f};   // top - reference of the block (local) or of the row (running)
+  float factor_ = 0.0f;           // code units per integer score
+  uint32_t moved_ = 0;  // a row of the warp has a new maximum (not bool: ptxas packs bytes)
+  RowPair l_ = {0.0f, 0.0f}, beta_ = {1.0f, 1.0f};
+  RowPair sum_ = {0.0f, 0.0f};  // running_exp: of the block whose codes are in p_codes_
   uint32_t slot_ = 0;           // running_exp: position of a block in its group
   std::conditional_t<C.fp8_scores(), float, int32_t> s_[64];
   uint32_t p_codes_[16];

@@ -61,17 +61,18 @@ VCA_DEVICE void store_tile(const AttentionParams& p, const Tile& tile, uint32_t 
                  ptx::mul_rn(ptx::mul_rn(acc[4 * i + 3], inverse1), v1), both);
   }
   if (p.lse == nullptr || lane % 4u != 0u) return;
-  // Outside bit equality; written so that nothing overflows: 2^e m may be large, ln(l/p_max) is
-  // small.
-  const float unit = ldexpf(0.0866433976f, p.exponent[tile.sub * p.h_q + tile.head]);  // ln2 / 8
+  // Outside bit equality; written so that nothing overflows that need not: 2^e m may be large.
+  constexpr float kUnit = 0.0866433976f;  // ln2 / 8
+  const int e = p.exponent[tile.sub * p.h_q + tile.head];
   float* lse = p.lse + (sub.batch * p.h_q + tile.head) * p.lse_s + sub.q_begin;
   const float* offset = p.qk_offset != nullptr ? p.qk_offset + tile.q_tile * 128 : nullptr;
   const int64_t in_tile = group * 64 + warp * 16 + lane / 4u;
   if (valid0)
-    lse[row0] = m0 * unit + (logf(l0) - p.log_p_max) + (offset != nullptr ? offset[in_tile] : 0.0f);
+    lse[row0] = ldexpf(m0 * kUnit + (logf(l0) - p.log_p_max), e) +
+                (offset != nullptr ? offset[in_tile] : 0.0f);
   if (valid1)
-    lse[row0 + 8] =
-        m1 * unit + (logf(l1) - p.log_p_max) + (offset != nullptr ? offset[in_tile + 8] : 0.0f);
+    lse[row0 + 8] = ldexpf(m1 * kUnit + (logf(l1) - p.log_p_max), e) +
+                    (offset != nullptr ? offset[in_tile + 8] : 0.0f);
 }
 
 }  // namespace vca::kernels::sm90

@@ -11,6 +11,7 @@ VCA_DEVICE float add_rp(float a, float b) { return __fadd_ru(a, b); }
 VCA_DEVICE float mul_rn(float a, float b) { return __fmul_rn(a, b); }
 VCA_DEVICE float add_rn(float a, float b) { return __fadd_rn(a, b); }
 VCA_DEVICE float fma_rn(float a, float b, float c) { return __fmaf_rn(a, b, c); }
+VCA_DEVICE float fma_rm(float a, float b, float c) { return __fmaf_rd(a, b, c); }
 VCA_DEVICE float fma_rn_sat(float a, float b, float c) {
   float y;
   asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(y) : "f"(a), "f"(b), "f"(c));
@@ -22,9 +23,9 @@ VCA_DEVICE float min_f32(float a, float b) { return fminf(a, b); }
 VCA_DEVICE uint32_t float_bits(float x) { return __float_as_uint(x); }
 VCA_DEVICE float bits_float(uint32_t bits) { return __uint_as_float(bits); }
 VCA_DEVICE float rcp_rn(float x) { return __frcp_rn(x); }
-VCA_DEVICE float ex2_approx(float x) {
+VCA_DEVICE float ex2_approx_ftz(float x) {
   float y;
-  asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 VCA_DEVICE uint32_t cvt_rna_tf32_f32(float x) {

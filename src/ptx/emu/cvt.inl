@@ -17,6 +17,7 @@ VCA_DEVICE float sub_rm(float a, float b) { return spec::sub_rd(a, b); }
 VCA_DEVICE float mul_rn(float a, float b) { return spec::mul(a, b); }
 VCA_DEVICE float add_rn(float a, float b) { return spec::add(a, b); }
 VCA_DEVICE float fma_rn(float a, float b, float c) { return spec::fma_rn(a, b, c); }
+VCA_DEVICE float fma_rm(float a, float b, float c) { return spec::fma_rd(a, b, c); }
 VCA_DEVICE float fma_rn_sat(float a, float b, float c) { return spec::fma_sat(a, b, c); }
 VCA_DEVICE float abs_f32(float x) { return std::fabs(x); }
 // max.f32: the other operand where one is a NaN, and +0 is above -0.
@@ -33,9 +34,11 @@ VCA_DEVICE float add_rp(float a, float b) { return spec::add_ru(a, b); }
 VCA_DEVICE float rcp_rn(float x) { return 1.0f / x; }
 
 // Correctly rounded, which the chip is not: on an H200 (driver 580.159.04) 11,718 of the 16,129
-// rescale arguments differ by an ulp. A kernel that must be bit-equal looks its factors up instead.
-VCA_DEVICE float ex2_approx(float x) {
-  return static_cast<float>(std::exp2(static_cast<double>(x)));
+// rescale arguments differ by an ulp. A kernel that must be bit-equal looks its factors up instead,
+// or cuts the bits that may differ (spec::block_weight).
+VCA_DEVICE float ex2_approx_ftz(float x) {
+  const auto y = static_cast<float>(std::exp2(static_cast<double>(x)));
+  return y < 0x1p-126f ? 0.0f : y;
 }
 VCA_DEVICE uint32_t cvt_rna_tf32_f32(float x) { return spec::float_bits(spec::rna_tf32(x)); }
 VCA_DEVICE int32_t max3_s32(int32_t a, int32_t b, int32_t c) { return std::max(a, std::max(b, c)); }
