@@ -8,16 +8,22 @@ from vcattn.integrations.comfyui import AttentionOverride
 RECIPES = ["vc8", "vc8+had", "vc8-hq", "vc8-turbo", "vc8-exp", "sage2"]
 
 
+MOST_LAYERS = 10_000  # a range beyond that is a slip of the finger
+
+
 def parse_layers(text: str) -> list[int]:
     """ "0, 1, 38-39, -1" as numbers; ValueError names the part that is none."""
     layers: list[int] = []
-    for part in filter(None, (piece.strip() for piece in text.split(","))):
+    for part in filter(None, (piece.strip() for piece in str(text or "").split(","))):
         first, dash, last = part[1:].partition("-")
         try:
             begin = int(part[0] + first)
-            layers += range(begin, int(last) + 1) if dash else [begin]
+            end = int(last) if dash else begin
         except ValueError:
             raise ValueError(f"skip_layers: '{part}' is not a number or a range like 3-5") from None
+        if not begin <= end < begin + MOST_LAYERS:
+            raise ValueError(f"skip_layers: the range '{part}' is empty or too long; allowed: like 3-5")
+        layers += range(begin, end + 1)
     return layers
 
 
@@ -66,10 +72,10 @@ class VCAttention:
     def patch(self, model, recipe: str, window: int, skip_layers: str, first_steps: int) -> tuple:
         override = AttentionOverride(recipe, window, parse_layers(skip_layers), first_steps)
         patched = model.clone()
-        # A dictionary of our own: the clone may share the original's.
+        # Dictionaries of our own: the clone may share the original's.
         options = dict(patched.model_options.get("transformer_options", {}))
         options["optimized_attention_override"] = override
-        patched.model_options["transformer_options"] = options
+        patched.model_options = dict(patched.model_options) | {"transformer_options": options}
         return (patched,)
 
 

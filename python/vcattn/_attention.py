@@ -97,6 +97,7 @@ def attention(
         num_threads=num_threads,
     )
     call = (q, k, v, flat, kv_lens, key_mask, rope, state, step)
+    return_lse = bool(return_lse)
     if _is_torch(q, k, v):
         from . import _torch
 
@@ -180,15 +181,18 @@ def explain(q: Any, k: Any, v: Any, *, recipe: str = "auto", **options: Any) -> 
     } | {"check_finite": False, "num_threads": None}
     flat = _options.flatten(recipe=recipe, **(defaults | options))
     if _is_torch(q, k, v):
-        from . import _torch
+        from . import _torch_inputs
 
-        return capi.explain(_torch.describe_shapes(q, k, v, flat))
+        _torch_inputs.check_small(q, k, v, flat, rope=rope, **tensors)
+        return capi.explain(_torch_inputs.describe_shapes(q, k, v, flat))
     from . import _host
 
     inputs, _ = _host.inputs(q, k, v, flat.layout)
     lengths = _host.lengths_array(tensors["kv_lens"], inputs["q"].shape[0])
     mask = _host.mask_array(tensors["key_mask"], inputs["k"])
-    addresses, _ = _host.tables(rope)
+    addresses, _ = _host.tables(rope, flat, inputs["q"].shape[2])
+    _host.step_array(tensors["step"])
+    _options.instance("state", tensors["state"], GroupState)
     pointers = Pointers(
         kv_lens=_host.address(lengths), key_mask=_host.address(mask), **addresses
     )

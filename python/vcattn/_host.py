@@ -26,6 +26,18 @@ _NUMPY_DTYPES = {
 }
 
 
+def _array(what: str, value: Any) -> Any:
+    """numpy's array of what was given for one of the small arguments."""
+    np = _numpy()
+    if isinstance(value, np.ma.MaskedArray):
+        raise refuse(what, "a masked array, whose mask would be dropped", "a plain array")
+    try:
+        return np.asarray(value)
+    except Exception as error:  # whatever the object's own conversion raises
+        got = f"{type(value).__name__} ({error})"
+        raise refuse(what, got, "what numpy.asarray takes") from None
+
+
 def _numpy_view(name: str, array: Any) -> tuple[capi.Dtype, list[int], list[int], Any]:
     dtype = _NUMPY_DTYPES.get(array.dtype.name)
     if dtype is None or not array.dtype.isnative:
@@ -48,6 +60,9 @@ def _numpy_view(name: str, array: Any) -> tuple[capi.Dtype, list[int], list[int]
 def _host_view(name: str, value: Any, layout: str, inner_copy: bool) -> tuple[capi.Tensor, Any]:
     """A view [B, H, S, D] of a host tensor, and what keeps its memory alive."""
     np = _numpy()
+    if isinstance(value, np.ma.MaskedArray):
+        hint = "masked keys are key_mask="
+        raise refuse(name, "a masked array, whose mask would be dropped", "a plain array", hint)
     if isinstance(value, np.ndarray):
         dtype, shape, strides, owner = _numpy_view(name, value)
         data = owner.ctypes.data
@@ -107,7 +122,7 @@ def lengths_array(kv_lens: Any, batches: int) -> Any:
     if kv_lens is None:
         return None
     np = _numpy()
-    lengths = np.asarray(kv_lens)
+    lengths = _array("kv_lens", kv_lens)
     if lengths.dtype.kind not in "iu" or lengths.shape != (batches,):
         raise refuse(
             "kv_lens", f"{lengths.dtype} of shape {lengths.shape}", f"integers of shape ({batches},)"
@@ -121,31 +136,46 @@ def mask_array(key_mask: Any, k: capi.Tensor) -> Any:
     if key_mask is None:
         return None
     np = _numpy()
-    mask = np.asarray(key_mask)
+    mask = _array("key_mask", key_mask)
     batches, keys = k.shape[0], k.shape[2]
     if mask.dtype != np.bool_:
         raise refuse("key_mask's dtype", mask.dtype, "bool (True = attend)", MASK_HINT)
+    given = mask
     if mask.ndim == 4 and mask.shape[1:3] == (1, 1):
         mask = mask[:, 0, 0]
     if mask.shape not in ((batches, keys), (1, keys)):
         raise refuse(
             "key_mask's shape",
-            key_mask.shape,
+            given.shape,
             f"({batches}, {keys}) or ({batches}, 1, 1, {keys})",
             "one mask for all queries; masks that differ by query are not supported",
         )
     return np.ascontiguousarray(np.broadcast_to(mask, (batches, keys)))
 
 
-def tables(rope: Rope | None) -> tuple[dict[str, int], list]:
+def tables(rope: Rope | None, flat: Flat, tokens: int) -> tuple[dict[str, int], list]:
     """Addresses of RoPE's tables, and what keeps them alive."""
     addresses, owners = {}, []
     for name in ("cos", "sin"):
         table = None if rope is None else getattr(rope, name)
         if table is not None:
+            table, shape = _array(f"rope.{name}", table), _options.table_shape(flat, tokens)
+            if table.dtype.kind not in "fiu" or table.shape != shape:
+                got = f"{table.dtype} of shape {table.shape}"
+                raise refuse(f"rope.{name}", got, f"numbers of shape {shape}: [S, sum(axis_dim) / 2]")
             owners.append(_numpy().ascontiguousarray(table, "float32"))
             addresses[name] = address(owners[-1])
     return addresses, owners
+
+
+def step_array(step: Any) -> Any:
+    """One int32."""
+    if step is None:
+        return None
+    given = _array("step", step)
+    if given.dtype.kind not in "iu" or given.size != 1:
+        raise refuse("step", f"{given.dtype} of shape {given.shape}", "one integer")
+    return _numpy().array([_options.integer("step", given.item(), 32)], "int32")
 
 
 def attention(
@@ -174,13 +204,14 @@ def attention(
     views["o"], _ = _host_view("out", out, flat.layout, False)
     lse = np.empty(shape[:3], np.float32) if return_lse else None
     lengths, mask = lengths_array(kv_lens, shape[0]), mask_array(key_mask, views["k"])
-    addresses, table_owners = tables(rope)
-    step_array = None if step is None else np.asarray(step, np.int32).reshape(1)
+    addresses, table_owners = tables(rope, flat, shape[2])
+    step_of = step_array(step)
+    _options.instance("state", state, GroupState)
     pointers = Pointers(
         lse=address(lse),
         kv_lens=address(lengths),
         key_mask=address(mask),
-        step=address(step_array),
+        step=address(step_of),
         **addresses,
     )
     if state is not None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import operator
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -109,24 +110,72 @@ class Pointers(NamedTuple):
 
 
 def choice(what: str, value: Any, allowed: Collection[str]) -> str:
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise refuse(f"{what} is unknown", repr(value), ", ".join(repr(name) for name in allowed))
     return value
 
 
-def _three(what: str, value: Sequence[int]) -> list[int]:
-    if len(value) != 3:
+def integer(what: str, value: Any, bits: int = 64) -> int:
+    """The value as an int that a C integer of so many bits holds: ctypes would cut it off silently."""
+    if type(value).__name__ == "SymInt":  # a traced call's; the operator sees the number
+        return value
+    if not isinstance(value, int):
+        try:
+            value = operator.index(value)
+        except TypeError:
+            raise refuse(f"{what} is not an integer", repr(value), "an integer") from None
+    limit = 1 << (bits - 1)
+    if not -limit <= value < limit:
+        raise refuse(f"{what} is out of range", value, f"{-limit} .. {limit - 1}")
+    return value
+
+
+def number(what: str, value: Any) -> float:
+    """The value as a float; strings and complex numbers are none."""
+    if isinstance(value, float) or type(value).__name__ == "SymFloat":
+        return value
+    try:
+        if isinstance(value, (str, bytes)):
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise refuse(f"{what} is not a number", repr(value), "a float") from None
+
+
+def name(what: str, value: Any) -> str:
+    """A name for the C ABI, which would stop at a zero byte."""
+    if not isinstance(value, str) or "\0" in value:
+        raise refuse(f"{what} is not a name", repr(value), "a string, for example 'vc8' or 'kdtree'")
+    return value
+
+
+def instance(what: str, value: Any, cls: type) -> None:
+    if value is not None and not isinstance(value, cls):
+        raise refuse(what, type(value).__name__, f"a vcattn.{cls.__name__}")
+
+
+def _three(what: str, value: Sequence[int], bits: int = 64) -> list[int]:
+    try:
+        entries = list(value)
+    except TypeError:
+        entries = []
+    if len(entries) != 3:
         raise refuse(f"{what} does not have three entries", value, "(T, H, W)")
-    return list(value)
+    return [integer(what, entry, bits) for entry in entries]
 
 
 def _segments(segments: Iterable[Sequence]) -> list[int]:
     flat: list[int] = []
-    for item in segments:
+    try:
+        rows = [tuple(item) for item in segments]
+    except TypeError:
+        raise refuse("segments", repr(segments), "a list of (begin, len) or (begin, len, kind)") from None
+    for item in rows:
         if len(item) not in (2, 3):
             raise refuse("a segment is malformed", item, "(begin, len) or (begin, len, kind)")
         kind = item[2] if len(item) == 3 else "video"
-        flat += [item[0], item[1], SEGMENT_KINDS[choice("segment kind", kind, SEGMENT_KINDS)]]
+        begin, length = integer("a segment's begin", item[0]), integer("a segment's len", item[1])
+        flat += [begin, length, SEGMENT_KINDS[choice("segment kind", kind, SEGMENT_KINDS)]]
     return flat
 
 
@@ -144,6 +193,8 @@ def flatten(
     num_threads: int | None,
 ) -> Flat:
     choice("layout", layout, LAYOUTS)
+    instance("rope", rope, Rope)
+    instance("policy", policy, Policy)
     rope_ints: list[int] = []
     if rope is not None:
         convention = ROPE_CONVENTIONS[choice("rope.convention", rope.convention, ROPE_CONVENTIONS)]
@@ -153,30 +204,38 @@ def flatten(
                 "both" if rope.grid is not None else "neither",
                 "grid=(T, H, W), or cos= and sin=",
             )
+        axis_dim = _three("rope.axis_dim", rope.axis_dim, 32)
         rope_grid = [0, 0, 0] if rope.grid is None else _three("rope.grid", rope.grid)
-        rope_ints = [convention, *_three("rope.axis_dim", rope.axis_dim), *rope_grid, rope.begin]
+        rope_ints = [convention, *axis_dim, *rope_grid, integer("rope.begin", rope.begin)]
     policy_ints: list[int] = []
     if policy is not None:
         after = POLICY_AFTER[choice("policy.after", policy.after, POLICY_AFTER)]
-        window = 0 if policy.window is None else policy.window
+        window = 0 if policy.window is None else integer("policy.window", policy.window, 32)
         if policy.window == 0:
             after_hint = "window=-1 means no window, None the default"
             raise refuse("policy.window is 0", 0, "a positive number, -1 or None", after_hint)
-        policy_ints = [policy.steps, window, policy.refresh, after, int(policy.share_cfg)]
+        steps = integer("policy.steps", policy.steps, 32)
+        refresh = integer("policy.refresh", policy.refresh, 32)
+        policy_ints = [steps, window, refresh, after, int(bool(policy.share_cfg))]
     return Flat(
         layout=layout,
-        scale=scale,
-        recipe=recipe,
-        grouping="default" if grouping is None else grouping,
+        scale=None if scale is None else number("scale", scale),
+        recipe=name("recipe", recipe),
+        grouping="default" if grouping is None else name("grouping", grouping),
         segments=[] if segments is None else _segments(segments),
         grid=[] if grid is None else _three("grid", grid),
         rope=rope_ints,
-        theta=10000.0 if rope is None else rope.theta,
+        theta=10000.0 if rope is None else number("rope.theta", rope.theta),
         policy=policy_ints,
-        decay=0.9 if policy is None else policy.decay,
-        check_finite=check_finite,
-        num_threads=0 if num_threads is None else num_threads,
+        decay=0.9 if policy is None else number("policy.decay", policy.decay),
+        check_finite=bool(check_finite),
+        num_threads=0 if num_threads is None else integer("num_threads", num_threads, 32),
     )
+
+
+def table_shape(flat: Flat, tokens: int) -> tuple[int, int]:
+    """[S, pairs] that the tables of a rotation must have; the library is given no sizes."""
+    return tokens, sum(flat.rope[1:4]) // 2
 
 
 @functools.lru_cache(maxsize=64)
@@ -199,8 +258,6 @@ def describe(
     pointers: Pointers,
 ) -> capi.AttnDesc:
     """A descriptor. It owns the segments, rope and policy that it points at."""
-    if not isinstance(flat.recipe, str):
-        raise refuse("recipe is not a name", repr(flat.recipe), "a string, for example 'vc8'")
     desc = capi.AttnDesc(device=device)
     for name, view in tensors.items():
         setattr(desc, name, view)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from . import _capi as capi
-from ._errors import StateError
+from ._errors import StateError, refuse
 
 _ALIGN = 64
 
@@ -28,7 +28,9 @@ class GroupState:
 
     def __init__(self, saved: bytes | None = None) -> None:
         """``saved``: what ``save()`` gave; the first call continues from there."""
-        self._blob = saved
+        if saved is not None and not isinstance(saved, (bytes, bytearray, memoryview)):
+            raise refuse("saved", type(saved).__name__, "the bytes that save() gave")
+        self._blob = None if saved is None else bytes(saved)
         self._buffer: Any = None
         self._device = capi.DEVICE_CPU
 

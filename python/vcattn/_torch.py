@@ -15,78 +15,14 @@ import torch
 
 from . import _capi as capi
 from . import _options, _receipt
-from ._errors import MASK_HINT, InvalidArgumentError, UnsupportedError, refuse
+from . import _torch_inputs as given
+from ._errors import InvalidArgumentError, refuse
 from ._options import Flat, Pointers, Rope
 from ._state import GroupState, elsewhere
-
-_DTYPES = {
-    torch.bfloat16: capi.Dtype.BF16,
-    torch.float16: capi.Dtype.FP16,
-    torch.float32: capi.Dtype.FP32,
-}
 
 
 def current_stream(device: int) -> int:
     return torch.cuda.current_stream(device).cuda_stream
-
-
-# ------------------------------------------------------------ tensors to views
-def _check_inputs(tensors: dict[str, torch.Tensor], layout: str) -> None:
-    q = tensors["q"]
-    if q.device.type not in ("cpu", "cuda"):
-        what = "q holds no data" if q.device.type == "meta" else "q's device has no kernels"
-        error = InvalidArgumentError if q.device.type == "meta" else UnsupportedError
-        raise error(f"{what}; got {q.device}; allowed: a tensor on the CPU or a CUDA device")
-    for name, tensor in tensors.items():
-        if tensor.device != q.device:
-            raise refuse(
-                f"{name} is not where q is",
-                f"{name} on {tensor.device}, q on {q.device}",
-                "all tensors on one device",
-            )
-        if tensor.dtype not in _DTYPES:
-            raise refuse(f"{name}'s dtype", tensor.dtype, "bfloat16, float16 or float32")
-        if tensor.ndim != 4:
-            wanted = "[B, H, S, D]" if layout == "HND" else "[B, S, H, D]"
-            raise refuse(f"{name} is not four-dimensional", f"shape {tuple(tensor.shape)}", wanted)
-
-
-def _inner_contiguous(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if tensor.shape[3] <= 1 or tensor.stride(3) == 1 else tensor.contiguous()
-
-
-def _view(tensor: torch.Tensor, layout: str, data: int | None) -> capi.Tensor:
-    strides = list(tensor.stride())
-    if tensor.shape[3] <= 1:
-        strides[3] = 1
-    return capi.tensor(
-        data,
-        _DTYPES[tensor.dtype],
-        _options.bhsd(tensor.shape, layout),
-        _options.bhsd(strides, layout),
-    )
-
-
-def _pointer(tensor: torch.Tensor | None) -> int:
-    return 0 if tensor is None or tensor.numel() == 0 else tensor.data_ptr()
-
-
-def _ordinal(device: torch.device) -> int:
-    if device.type == "cpu":
-        return capi.DEVICE_CPU
-    return torch.cuda.current_device() if device.index is None else device.index
-
-
-def describe_shapes(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, flat: Flat) -> capi.AttnDesc:
-    """A descriptor without data, for questions about shapes; fake and meta tensors do."""
-    inputs = {"q": q, "k": k, "v": v}
-    views = {name: _view(tensor, flat.layout, None) for name, tensor in inputs.items()}
-    for view in views.values():
-        view.stride[3] = 1  # a copy will have it
-    device = capi.DEVICE_CPU if q.device.type in ("cpu", "meta") else _ordinal(q.device)
-    # RoPE by tables, told by the absent grid: addresses that a question about shapes does not follow.
-    tables = Pointers(cos=64, sin=64) if flat.rope and not any(flat.rope[4:7]) else Pointers()
-    return _options.describe(flat._replace(policy=[]), device, views, tables)
 
 
 # ---------------------------------------------------------------- the operator
@@ -114,24 +50,28 @@ def _run(
 ) -> None:
     flat = Flat(*options)
     inputs = {"q": q, "k": k, "v": v}
-    _check_inputs(inputs, flat.layout)
+    given.check_inputs(inputs, flat.layout)
+    side = {"kv_lens": kv_lens, "key_mask": key_mask, "rope_cos": rope_cos, "rope_sin": rope_sin,
+            "state": state, "step": step}  # fmt: skip
+    given.check_side(q, k, flat, side)
     # Copies are torch's: made on the current stream, their memory not reused before it is done.
-    inputs = {name: _inner_contiguous(tensor) for name, tensor in inputs.items()}
+    inputs = {name: given.inner_contiguous(tensor) for name, tensor in inputs.items()}
     views = {
-        name: _view(tensor, flat.layout, _pointer(tensor) or None)
+        name: given.as_view(tensor, flat.layout, given.pointer(tensor) or None)
         for name, tensor in (inputs | {"o": out}).items()
     }
     pointers = Pointers(
-        lse=_pointer(lse),
-        kv_lens=_pointer(kv_lens),
-        key_mask=_pointer(key_mask),
-        state=_pointer(state),
-        step=_pointer(step),
-        cos=_pointer(rope_cos),
-        sin=_pointer(rope_sin),
+        lse=given.pointer(lse),
+        kv_lens=given.pointer(kv_lens),
+        key_mask=given.pointer(key_mask),
+        state=given.pointer(state),
+        step=given.pointer(step),
+        cos=given.pointer(rope_cos),
+        sin=given.pointer(rope_sin),
     )
-    desc = _options.describe(flat, _ordinal(q.device), views, pointers)
+    desc = _options.describe(flat, given.ordinal(q.device), views, pointers)
     info = capi.query(desc)
+    given.check_state(state, info)
     if desc.device == capi.DEVICE_CPU:
         capi.run(desc)
     else:
@@ -151,15 +91,16 @@ class Prepared:
 
     def __init__(self, tensors: tuple, flat: Flat, device: torch.device) -> None:
         q, k, v, kv_lens, key_mask, cos, sin, state, step = tensors
-        _check_inputs({"q": q, "k": k, "v": v}, flat.layout)
-        inputs = {n: _inner_contiguous(x) for n, x in (("q", q), ("k", k), ("v", v))}
-        views = {n: _view(x, flat.layout, _pointer(x) or None) for n, x in inputs.items()}
+        given.check_inputs({"q": q, "k": k, "v": v}, flat.layout)
+        inputs = {n: given.inner_contiguous(x) for n, x in (("q", q), ("k", k), ("v", v))}
+        views = {n: given.as_view(x, flat.layout, given.pointer(x) or None) for n, x in inputs.items()}
         pointers = Pointers(
-            kv_lens=_pointer(kv_lens), key_mask=_pointer(key_mask), state=_pointer(state),
-            step=_pointer(step), cos=_pointer(cos), sin=_pointer(sin),
+            kv_lens=given.pointer(kv_lens), key_mask=given.pointer(key_mask), state=given.pointer(state),
+            step=given.pointer(step), cos=given.pointer(cos), sin=given.pointer(sin),
         )  # fmt: skip
-        self._desc = _options.describe(flat, _ordinal(device), views, pointers)
+        self._desc = _options.describe(flat, given.ordinal(device), views, pointers)
         self._info = capi.query(self._desc)
+        given.check_state(state, self._info)
         self._layout, self._shape, self._dtype = flat.layout, q.shape, q.dtype
         # attend() looks at which of these were given; only q, k and v may go.
         self._kept = (kv_lens, key_mask, cos, sin, state, step)
@@ -178,7 +119,7 @@ class Prepared:
         """O, in the shape, layout and dtype that q had. Raises what ``vcattn.attention`` raises."""
         device = self._workspace.device
         out = torch.empty(self._shape, dtype=self._dtype, device=device)
-        self._desc.o = _view(out, self._layout, _pointer(out) or None)
+        self._desc.o = given.as_view(out, self._layout, given.pointer(out) or None)
         capi.attend(self._desc, self._workspace.data_ptr(), self.nbytes, self._stream())
         _receipt.record(self._desc, self._info)
         return out
@@ -227,68 +168,10 @@ def _(q, k, v, kv_lens, key_mask, rope_cos, rope_sin, state, step, *rest):
 
 
 # ----------------------------------------------------------------- the wrapper
-def _lengths(kv_lens: Any, q: torch.Tensor) -> torch.Tensor | None:
-    if kv_lens is None:
-        return None
-    if not isinstance(kv_lens, torch.Tensor):
-        kv_lens = torch.tensor(list(kv_lens), device=q.device)
-    if kv_lens.device != q.device or kv_lens.is_floating_point() or kv_lens.dtype == torch.bool:
-        raise refuse(
-            "kv_lens", f"{kv_lens.dtype} on {kv_lens.device}", f"integers on {q.device} (q's device)"
-        )
-    if tuple(kv_lens.shape) != (q.shape[0],):
-        raise refuse("kv_lens' shape", tuple(kv_lens.shape), f"({q.shape[0]},)")
-    return kv_lens.to(torch.int32).contiguous()
-
-
-def _mask(key_mask: Any, k: torch.Tensor, layout: str) -> torch.Tensor | None:
-    if key_mask is None:
-        return None
-    if not isinstance(key_mask, torch.Tensor):
-        raise refuse("key_mask", type(key_mask).__name__, "a bool tensor for torch inputs")
-    if key_mask.dtype != torch.bool:
-        raise refuse("key_mask's dtype", key_mask.dtype, "torch.bool (True = attend)", MASK_HINT)
-    if key_mask.device != k.device:
-        raise refuse("key_mask's device", key_mask.device, f"{k.device}")
-    b, _, s, _ = _options.bhsd(k.shape, layout)
-    mask = key_mask
-    if mask.ndim == 4 and tuple(mask.shape[1:3]) == (1, 1):
-        mask = mask[:, 0, 0]
-    if mask.ndim != 2 or mask.shape[1] != s or mask.shape[0] not in (1, b):
-        raise refuse(
-            "key_mask's shape",
-            tuple(key_mask.shape),
-            f"({b}, {s}) or ({b}, 1, 1, {s})",
-            "one mask for all queries; masks that differ by query are not supported",
-        )
-    return mask.expand(b, s).contiguous()
-
-
-def _table(name: str, table: Any, q: torch.Tensor) -> torch.Tensor | None:
-    if table is None:
-        return None
-    if not isinstance(table, torch.Tensor) or table.device != q.device:
-        raise refuse(f"rope.{name}", f"{type(table).__name__}", f"a float32 tensor on {q.device}")
-    return table.to(torch.float32).contiguous()
-
-
-def _step(step: Any, q: torch.Tensor) -> torch.Tensor | None:
-    if step is None:
-        return None
-    if not isinstance(step, torch.Tensor):
-        return torch.full((1,), step, dtype=torch.int32, device=q.device)
-    if step.dtype != torch.int32 or step.numel() != 1 or step.device != q.device:
-        raise refuse(
-            "step",
-            f"{step.dtype}, {step.numel()} elements on {step.device}",
-            f"an int, or one int32 element on {q.device}",
-        )
-    return step
-
-
 def _state(
     state: GroupState | None, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, flat: Flat
 ) -> torch.Tensor | None:
+    _options.instance("state", state, GroupState)
     if state is None:
         return None
     if state._buffer is None:
@@ -297,7 +180,7 @@ def _state(
                 "a group state is empty when the call is compiled; hint: make one call outside "
                 "torch.compile first, so that the state has its memory"
             )
-        desc = describe_shapes(q, k, v, flat)
+        desc = given.describe_shapes(q, k, v, flat)
         state._ready(desc, lambda size: torch.empty(size, dtype=torch.uint8, device=q.device))
     buffer = state._buffer
     if not isinstance(buffer, torch.Tensor):  # an earlier call was numpy's: the same memory
@@ -324,17 +207,22 @@ def _tensors(
             "vcattn.attention has no backward pass, and q, k or v require gradients; "
             "hint: call it under torch.no_grad() or torch.inference_mode(), or detach them"
         )
-    _check_inputs({"q": q, "k": k, "v": v}, flat.layout)
+    if not torch.compiler.is_compiling() and given.has_tangent(q, k, v):
+        raise RuntimeError(
+            "vcattn.attention has no forward-mode derivative, and q, k or v carry a tangent; "
+            "hint: call it on the primal values"
+        )
+    given.check_inputs({"q": q, "k": k, "v": v}, flat.layout)
     return (
         q,
         k,
         v,
-        _lengths(kv_lens, q),
-        _mask(key_mask, k, flat.layout),
-        _table("cos", None if rope is None else rope.cos, q),
-        _table("sin", None if rope is None else rope.sin, q),
+        given.as_lengths(kv_lens, q),
+        given.as_mask(key_mask, k, flat.layout),
+        given.as_table("cos", rope, q, flat),
+        given.as_table("sin", rope, q, flat),
         _state(state, q, k, v, flat),
-        _step(step, q),
+        given.as_step(step, q),
     )
 
 
@@ -359,10 +247,15 @@ def attention(
     if out is None:
         out, lse = torch.ops.vcattn.attention(*tensors, *flat, return_lse)
     else:
-        if not isinstance(out, torch.Tensor) or out.device != q.device or out.dtype not in _DTYPES:
+        if not isinstance(out, torch.Tensor) or out.device != q.device or out.dtype not in given.DTYPES:
             raise refuse("out", f"{type(out).__name__}", f"a tensor on {q.device}, 16 or 32 bit")
         if out.shape != q.shape:
             raise refuse("out's shape", tuple(out.shape), f"{tuple(q.shape)}")
+        if out.layout is not torch.strided or out.is_neg():
+            form = "a negated view" if out.is_neg() else str(out.layout)
+            raise refuse("out is not a plain tensor", form, "torch.strided memory of its own")
+        if torch.is_grad_enabled() and out.requires_grad:
+            raise RuntimeError("vcattn.attention has no backward pass, and out requires gradients")
         lse = _empty_lse(q, flat.layout, True) if return_lse else None
         torch.ops.vcattn.attention_out(*tensors, *flat, out, lse)
     return (out, lse) if return_lse else out

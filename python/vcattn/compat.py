@@ -58,8 +58,9 @@ def sageattn(
             f"sageattn() got a keyword that vcattn cannot honour: '{min(kwargs)}'; "
             f"allowed: attn_mask, dropout_p, recipe, {', '.join(_WITHOUT_EFFECT)}"
         )
-    if mask is not None and not str(mask.dtype).endswith("bool"):
-        raise refuse("attn_mask's dtype", mask.dtype, "bool (True = attend)", MASK_HINT)
+    dtype = getattr(mask, "dtype", type(mask).__name__)
+    if mask is not None and not str(dtype).endswith(".bool") and str(dtype) != "bool":
+        raise refuse("attn_mask's dtype", dtype, "bool (True = attend)", MASK_HINT)
     return attention(
         q,
         k,

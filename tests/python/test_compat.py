@@ -6,7 +6,7 @@ import inspect
 import numpy as np
 import pytest
 import vcattn
-from oracle import random_qkv
+from oracle import NEAR, error, exact, random_qkv
 from vcattn.compat import sageattn
 
 
@@ -63,3 +63,14 @@ def test_what_cannot_be_honoured_is_refused():
             sageattn(q, k, v, **{name: "fp32"})
     with pytest.raises(ValueError, match="layout"):
         sageattn(q, k, v, tensor_layout="BSHD")
+
+
+def test_B28_many_short_calls_leave_keys_alone():
+    """A text encoder's calls: hundreds of batches of a dozen tokens, through the drop-in."""
+    q, k, v = random_qkv((476, 20, 12, 128), dtype=np.float32)
+    before = [x.copy() for x in (q, k, v)]
+    out = sageattn(q, k, v, recipe="vc8")
+    for now, then in zip((q, k, v), before):
+        np.testing.assert_array_equal(now, then)
+    some = [0, 200, 475]
+    assert error(out[some], exact(q[some], k[some], v[some])[0]) < NEAR

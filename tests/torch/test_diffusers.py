@@ -207,6 +207,8 @@ def test_calls_that_cannot_be_honoured_go_to_the_native_backend():
         {"query": x, "key": x, "value": x, "attn_mask": square},
         {"query": x, "key": x, "value": x, "is_causal": True},
         {"query": x.double(), "key": x.double(), "value": x.double()},
+        {"query": x.expand(2, -1, -1, -1), "key": x, "value": x},  # the native one broadcasts
+        {"query": x, "key": x, "value": x[..., :32]},
     ):
         got = dispatch.dispatch_attention_fn(**options, backend=member)
         want = dispatch.dispatch_attention_fn(**options, backend=dispatch.AttentionBackendName.NATIVE)
@@ -230,6 +232,20 @@ def test_B29_key_masks_in_every_shape_diffusers_knows():
         assert torch.equal(dispatch.dispatch_attention_fn(x, x, x, form, backend=member), want)
     one = dispatch.dispatch_attention_fn(x, x, x, mask[:1].expand(1100, 1100), backend=member)
     assert torch.equal(one, vcattn.attention(x, x, x, layout="NHD", key_mask=mask[:1]))
+
+
+def test_B19_lse_in_the_frameworks_layout_without_context_parallelism_too():
+    member = vc.register()
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(1, 1100, 2, 64, generator=generator)
+    asked = {"return_lse": True}
+    out, lse = dispatch.dispatch_attention_fn(x, x, x, attention_kwargs=asked, backend=member)
+    want, want_lse = vcattn.attention(x, x, x, layout="NHD", return_lse=True)
+    assert torch.equal(out, want) and torch.equal(lse, want_lse.transpose(1, 2))
+    assert lse.shape == (1, 1100, 2)
+    # Where the call is not ours there is none to give.
+    with pytest.raises(vcattn.UnsupportedError, match="no LSE"):
+        dispatch.dispatch_attention_fn(x[:, :9], x[:, :9], x[:, :9], attention_kwargs=asked, backend=member)
 
 
 def test_set_attention_backend_by_name():

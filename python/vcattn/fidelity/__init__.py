@@ -16,7 +16,7 @@ or from Python with any diffusers pipeline:
                           backends=["native", "vcattn:vc8"])
 
 A run that stops goes on where it was when it is started again with the same settings: a clip is
-finished when its file under ``clips/`` is there. ``result.json`` and ``index.html`` are written at
+finished when its record and its files under ``clips/`` are there. ``result.json`` and ``index.html`` are written at
 the end of every run. Needs torch, diffusers and the ``ffmpeg`` command.
 """
 
@@ -26,6 +26,7 @@ import contextlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 from collections import Counter
@@ -34,7 +35,8 @@ from typing import Any
 
 import numpy as np
 
-from .._errors import InvalidArgumentError, refuse
+from .. import _options
+from .._errors import InvalidArgumentError, NonFiniteError, refuse
 from . import _metrics
 from ._page import page
 
@@ -44,8 +46,10 @@ Inputs = Callable[[str, Any], dict]
 
 
 def read_prompts(path: str | os.PathLike, count: int | None = 100) -> list[str]:
-    """The first ``count`` prompts of a file with one prompt a line (None: all)."""
-    lines = [line.strip() for line in pathlib.Path(path).read_text("utf-8").splitlines()]
+    """The first ``count`` prompts of a UTF-8 file with one prompt a line (None: all)."""
+    if count is not None and _options.integer("count", count) < 1:
+        raise refuse("count", count, "1 or more, or None for all")
+    lines = [line.strip() for line in pathlib.Path(path).read_text("utf-8-sig").splitlines()]
     prompts = [line for line in lines if line][:count]
     if not prompts:
         raise refuse(f"'{path}' has no prompt", "an empty file", "one prompt a line")
@@ -89,11 +93,22 @@ def _attention(pipe: Any, name: str, options: dict) -> Iterator[Callable[[], dic
             model.reset_attention_backend()
 
 
-def _generate(pipe: Any, inputs: Inputs, prompt: str, seed: int) -> np.ndarray:
+def _generate(pipe: Any, inputs: Inputs, prompt: str, seed: int, name: str) -> np.ndarray:
     import torch
 
     generator = torch.Generator().manual_seed(seed)
-    return _eight_bit(pipe(**inputs(prompt, generator), output_type="np").frames[0])
+    frames = np.asarray(pipe(**inputs(prompt, generator), output_type="np").frames[0], np.float32)
+    least = _metrics.LEAST_PIXELS
+    if frames.ndim != 4 or frames.shape[3] != 3 or not len(frames) or min(frames.shape[1:3]) < least:
+        wanted = f"[F, H, W, 3] with F >= 1 and H, W >= {least}"
+        raise refuse(f"frames of {name}", f"shape {frames.shape}", wanted)
+    bad = int((~np.isfinite(frames)).sum())
+    if bad:  # black or wrapped pixels would be measured as if they were a picture
+        raise NonFiniteError(
+            f"{name} gave frames with {bad} of {frames.size} values that are not finite; got prompt "
+            f"{prompt[:60]!r}, seed {seed}; allowed: finite values"
+        )
+    return _eight_bit(frames)
 
 
 def _write(path: pathlib.Path, data: bytes) -> None:
@@ -133,10 +148,10 @@ def _clip(
     entry: dict = {"index": index, "prompt": prompt, "seed": seed, "backends": {}}
     reference = None
     for name in backends:
-        folder = out / "clips" / name.replace(":", "-").replace("/", "-")
+        folder = out / "clips" / _folder(name)
         folder.mkdir(parents=True, exist_ok=True)
         with _attention(pipe, name, options) as counts:
-            frames = _generate(pipe, inputs, prompt, seed)
+            frames = _generate(pipe, inputs, prompt, seed, name)
             calls = counts()
         video = folder / f"{index:03d}.mp4"
         write_video(video, frames, fps)
@@ -149,6 +164,36 @@ def _clip(
             record["measures"] = _metrics.compare(frames, reference)
         entry["backends"][name] = record
     return entry
+
+
+def _folder(backend: str) -> str:
+    return re.sub(r"[^\w.-]", "-", backend, flags=re.ASCII)
+
+
+def _check(prompts: Any, backends: Any, seed: Any, fps: Any, call: Any, options: Any) -> None:
+    """Everything that would stop a run, before its first clip takes minutes."""
+    if isinstance(prompts, str) or not isinstance(prompts, Sequence) or not prompts:
+        raise refuse("prompts", type(prompts).__name__, "a list with at least one prompt")
+    for prompt in prompts:
+        if not isinstance(prompt, str):
+            raise refuse("a prompt", repr(prompt), "text")
+    names = [] if isinstance(backends, str) else list(backends)
+    folders = {_folder(name).lower() for name in names if isinstance(name, str)}
+    if len(names) < 2 or len(folders) != len(names) or folders & {"", ".", ".."}:
+        allowed = "a reference and at least one other, all different, with folder names of their own"
+        raise refuse("backends", backends if isinstance(backends, str) else names, allowed)
+    last = _options.integer("seed", seed) + len(prompts) - 1
+    if seed < 0 or last >= 2**63:
+        raise refuse("seed", seed, f"0 .. {2**63 - len(prompts)}")
+    if not 0 < _options.number("fps", fps) < float("inf"):
+        raise refuse("fps", fps, "a positive number")
+    for what, value in (("call", call), ("enable_options", options)):
+        if value is not None and not isinstance(value, dict):
+            raise refuse(what, type(value).__name__, "a dictionary of keyword arguments")
+    try:
+        json.dumps(call)
+    except (TypeError, ValueError) as error:
+        raise refuse("call", str(error), "what JSON can hold", "pass the rest by inputs=") from None
 
 
 def _summary(clips: list[dict], backends: Sequence[str]) -> dict[str, dict[str, float | None]]:
@@ -193,10 +238,11 @@ def run(
         enable_options: of ``vcattn.integrations.diffusers.enable``.
         progress: a progress bar.
 
-    Raises: InvalidArgumentError for settings that do not fit; RuntimeError without ffmpeg.
+    Raises: InvalidArgumentError for settings that do not fit, before the first clip is made, and for
+        frames that are no [F, H, W, 3]; NonFiniteError for frames with NaN or infinities;
+        RuntimeError without ffmpeg.
     """
-    if len(backends) < 2 or len(set(backends)) != len(backends):
-        raise refuse("backends", list(backends), "a reference and at least one other, all different")
+    _check(prompts, backends, seed, fps, call, enable_options)
     if shutil.which("ffmpeg") is None:
         raise RuntimeError("the command ffmpeg is not there; on Debian: apt-get install ffmpeg")
     out, call, options = pathlib.Path(out), dict(call or {}), dict(enable_options or {})
@@ -211,7 +257,7 @@ def run(
         **_versions(),
     }  # fmt: skip
     _same_settings(out, settings)
-    todo = [i for i in range(len(prompts)) if not _record(out, i).is_file()]
+    todo = [i for i in range(len(prompts)) if _finished(out, i, backends) is None]
     for index in _bar(todo, len(prompts), progress):
         entry = _clip(
             pipe, inputs, prompts[index], seed + index, index, backends, options, out, fps
@@ -232,6 +278,16 @@ def _record(out: pathlib.Path, index: int) -> pathlib.Path:
     return out / "clips" / f"{index:03d}.json"
 
 
+def _finished(out: pathlib.Path, index: int, backends: Sequence[str]) -> dict | None:
+    """The record of a clip whose files are all there; None: it is to be made."""
+    try:
+        entry = json.loads(_record(out, index).read_text())
+        files = [out / entry["backends"][name]["file"] for name in backends]
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return entry if all(file.is_file() for file in files) else None
+
+
 def _versions() -> dict[str, str]:
     import diffusers
     import torch
@@ -246,7 +302,11 @@ def _same_settings(out: pathlib.Path, settings: dict) -> None:
     file = out / "settings.json"
     text = json.dumps(settings, indent=1, sort_keys=True)
     if file.is_file():
-        before, now = json.loads(file.read_text()), json.loads(text)
+        now = json.loads(text)
+        try:
+            before = dict(json.loads(file.read_text()))
+        except (ValueError, TypeError) as error:
+            raise refuse(f"'{file}' is damaged", error, "the file of a run, or another folder") from None
         differs = [key for key in now if before.get(key) != now[key]]
         if differs:
             raise refuse(
@@ -255,13 +315,15 @@ def _same_settings(out: pathlib.Path, settings: dict) -> None:
                 "the same settings, or another folder",
             )
         return
+    if any((out / "clips").glob("*.json")):
+        raise refuse(f"'{out}' has clips and no settings.json", "clips of unknown settings", "another folder")
     (out / "clips").mkdir(parents=True, exist_ok=True)
     _write(file, text.encode())
 
 
 def _add_vbench(summary: dict, out: pathlib.Path, backends: Sequence[str], pipe: Any) -> None:
     for name in backends:
-        folder = out / "clips" / name.replace(":", "-").replace("/", "-")
+        folder = out / "clips" / _folder(name)
         device = str(getattr(pipe, "device", "cpu"))
         scores = _metrics.vbench(folder, folder.name, out / "vbench", device)
         summary.setdefault(name, {}).update(scores)

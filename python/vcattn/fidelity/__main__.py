@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m vcattn.fidelity``: see ``--help``. Exit codes: 0 ok, 2 usage or bad input, 130
-interrupted (start it again to go on)."""
+"""``python -m vcattn.fidelity``: see ``--help``. Exit codes: 0 ok, 1 a clip could not be made or
+written, 2 usage or bad input, 130 interrupted (start it again to go on)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,13 @@ def _from_file(text: str) -> tuple[Any, Any]:
     module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(pathlib.Path(file).resolve().parent))
     spec.loader.exec_module(module)
-    return getattr(module, function)()
+    made = getattr(module, function, None)
+    if not callable(made):
+        raise ValueError(f"'{file}' has no function '{function}'")
+    result = made()
+    if not isinstance(result, tuple) or len(result) != 2:
+        raise ValueError(f"{function}() gave {type(result).__name__}; wanted: (pipeline, inputs or None)")
+    return result
 
 
 def _load(model: str) -> tuple[Any, Any]:
@@ -74,6 +80,9 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"vcattn.fidelity: {error}", file=sys.stderr)
         return 2
+    except RuntimeError as error:  # ffmpeg's, torch's
+        print(f"vcattn.fidelity: {error}; the same command goes on from here", file=sys.stderr)
+        return 1
     if not given.quiet:
         for name, scores in result["summary"].items():
             texts = (f"{m} {'-' if v is None else format(v, '.4f')}" for m, v in scores.items())

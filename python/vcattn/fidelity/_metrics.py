@@ -17,6 +17,7 @@ import pathlib
 import numpy as np
 import torch
 
+LEAST_PIXELS = 11  # each way: SSIM's window
 # VBench's names of what it judges without a prompt list of its own.
 VBENCH = ("subject_consistency", "imaging_quality")
 

@@ -22,8 +22,10 @@ def key_mask_of(attn_mask: torch.Tensor, batch: int, keys: int) -> torch.Tensor 
 
     Told by shape and strides alone: reading the mask would stop the device.
     """
+    if not isinstance(attn_mask, torch.Tensor) or attn_mask.layout is not torch.strided:
+        return None
     mask = attn_mask.as_subclass(torch.Tensor)
-    if mask.dtype != torch.bool or mask.shape[-1] != keys:
+    if mask.dtype != torch.bool or not 1 <= mask.ndim <= 4 or mask.shape[-1] != keys:
         return None
     while mask.ndim < 4:
         mask = mask.unsqueeze(-3 if mask.ndim == 3 else 0)
@@ -31,6 +33,16 @@ def key_mask_of(attn_mask: torch.Tensor, batch: int, keys: int) -> torch.Tensor 
         if mask.shape[axis] != 1 and mask.stride(axis) != 0:
             return None
     return mask[:, 0, 0] if mask.shape[0] in (1, batch) else None
+
+
+def shapes_fit(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> bool:
+    """Whether [B, S, H, D] tensors are a call that there is here: one batch, heads that divide, one
+    head_dim, one device."""
+    if q.ndim != 4 or k.ndim != 4 or v.shape != k.shape or q.shape[0] != k.shape[0]:
+        return False
+    if q.device != k.device or v.device != k.device:
+        return False
+    return q.shape[3] == k.shape[3] and k.shape[2] > 0 and q.shape[2] % k.shape[2] == 0
 
 
 def _runs(device: int, recipe: str, tokens: int, state: bool) -> bool:

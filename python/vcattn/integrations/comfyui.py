@@ -19,7 +19,17 @@ import torch
 
 import vcattn
 
-from ._common import DTYPES, MAX_HEAD_DIM, break_even_keys, keeps_order, key_mask_of
+from vcattn import _options
+from vcattn._errors import refuse
+
+from ._common import DTYPES, MAX_HEAD_DIM, break_even_keys, keeps_order, key_mask_of, shapes_fit
+
+# What ComfyUI passes besides that changes no result here. Anything else that is given goes to
+# ComfyUI's own attention, which may know what it means.
+_NEUTRAL = frozenset((
+    "mask", "attn_precision", "skip_reshape", "skip_output_reshape", "transformer_options", "scale",
+    "enable_gqa", "low_precision_attention", "preferred_attention", "_inside_attn_wrapper",
+))  # fmt: skip
 
 
 class AttentionOverride:
@@ -42,9 +52,15 @@ class AttentionOverride:
     ) -> None:
         from vcattn import _capi
 
-        _capi.parse_recipe(recipe)
+        _capi.parse_recipe(_options.name("recipe", recipe))
+        for what, value, least in (("window", window, -1), ("first_steps", first_steps, 0),
+                                   ("min_keys", 0 if min_keys is None else min_keys, 0)):  # fmt: skip
+            if _options.integer(what, value, 32) < least:
+                raise refuse(what, value, f"{least} or more")
+        if isinstance(skip_layers, (str, bytes)) or not isinstance(skip_layers, Collection):
+            raise refuse("skip_layers", repr(skip_layers), "a list of block numbers")
         self.recipe, self.window = recipe, window
-        self.skip_layers = frozenset(skip_layers)
+        self.skip_layers = frozenset(_options.integer("skip_layers", x) for x in skip_layers)
         self.first_steps = first_steps
         self.min_keys = break_even_keys(state=window >= 0) if min_keys is None else min_keys
         self.counts: Counter[str] = Counter()
@@ -95,10 +111,14 @@ class AttentionOverride:
         if block is not None:
             if block in self.skip_layers or (blocks and block - blocks in self.skip_layers):
                 return "skipped layer"
+        if call.other is not None:
+            return f"argument {call.other}"
         q, k, v = call.tensors
-        if k.shape[1] < self.min_keys:
+        if k.ndim == 4 and k.shape[1] < self.min_keys:
             return "short"
-        if not 1 <= q.shape[3] <= MAX_HEAD_DIM or v.shape != k.shape or q.shape[2] % k.shape[2]:
+        if not shapes_fit(q, k, v) or not 1 <= q.shape[3] <= MAX_HEAD_DIM:
+            return "head_dim or heads"
+        if q.shape[2] != k.shape[2] and not call.gqa:
             return "head_dim or heads"
         if q.dtype not in DTYPES or k.dtype != q.dtype or v.dtype != q.dtype:
             return "dtype"
@@ -113,7 +133,8 @@ class AttentionOverride:
     def _follow(self, options: dict) -> None:
         """Run and step of the sampler: looked up once per model call, not once per layer."""
         run, sigma = options.get("sample_sigmas"), options.get("sigmas")
-        if run is None or sigma is None or torch.compiler.is_compiling():
+        told = isinstance(run, torch.Tensor) and isinstance(sigma, torch.Tensor)
+        if not told or not run.numel() or not sigma.numel() or torch.compiler.is_compiling():
             self._step = None
             return
         if run is not self._run:
@@ -151,7 +172,7 @@ class AttentionOverride:
             return {}
         if not keeps_order(q.device, self.recipe):
             return {}
-        branch = tuple(options.get("cond_or_uncond", ()))
+        branch = tuple(options.get("cond_or_uncond") or ())
         key = (options.get("block_type"), block, branch, q.shape, k.shape, q.device)
         state = self._states.setdefault(key, vcattn.GroupState())
         steps = max(1, len(self._run) - 1)
@@ -170,7 +191,10 @@ class _Call:
         self.heads_first_out = bool(given.get("skip_output_reshape", False))
         self.low_precision = given.get("low_precision_attention")
         self.scale = given.get("scale")
+        self.gqa = bool(given.get("enable_gqa", False))
         self.options = given.get("transformer_options") or {}
+        others = (n for n, x in given.items() if n not in _NEUTRAL and x is not None and x is not False)
+        self.other = next(others, None)
         if given.get("skip_reshape", False):
             self.tensors = tuple(x.transpose(1, 2) for x in (q, k, v))
         else:

@@ -18,9 +18,12 @@ native backend and is counted with its reason. It is never answered with somethi
 
 from __future__ import annotations
 
+import copy
 import fnmatch
+import functools
 import itertools
 import weakref
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,6 +31,7 @@ import torch
 from diffusers.models.modeling_utils import ModelMixin
 
 import vcattn
+from vcattn import _options
 from vcattn._capi import parse_grouping, parse_recipe
 from vcattn._errors import refuse
 
@@ -48,16 +52,32 @@ class _Attachment:
         self.layers: list[Layer] = []
         self.ropes = _rope.Ropes()
         self.undo: list[Any] = []
+        self.finalizer: Any = None
+
+    def detach(self) -> None:
+        if self.finalizer is not None:
+            self.finalizer.detach()
+        for undo in reversed(self.undo):
+            undo()
+        self.clock.unfollow()
+
+
+def _attachment(target: Any) -> _Attachment | None:
+    try:
+        return _attached.get(target)
+    except TypeError:  # nothing that can be enabled: no weak reference to it
+        return None
 
 
 def _models_of(target: Any) -> dict[str, torch.nn.Module]:
     if isinstance(target, torch.nn.Module):
-        return {"": target}
-    models: dict[str, torch.nn.Module] = {
-        name: component
-        for name, component in getattr(target, "components", {}).items()
-        if name.startswith("transformer") and isinstance(component, ModelMixin)
-    }
+        return {"": getattr(target, "_orig_mod", target)}  # what torch.compile wraps
+    components = getattr(target, "components", None)
+    models: dict[str, torch.nn.Module] = {}
+    for name, component in (components if isinstance(components, dict) else {}).items():
+        component = getattr(component, "_orig_mod", component)
+        if name.startswith("transformer") and isinstance(component, ModelMixin):
+            models[name] = component
     if not models:
         raise refuse(
             "nothing to enable",
@@ -70,10 +90,13 @@ def _models_of(target: Any) -> dict[str, torch.nn.Module]:
 def _attention_modules(models: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
     """Modules whose processor goes through the dispatch; name -> module."""
     found = {}
+    seen = set()
     for prefix, model in models.items():
         for name, module in model.named_modules():
             processor = getattr(module, "processor", None)
-            if processor is not None and hasattr(processor, "_attention_backend"):
+            known = processor is not None and hasattr(processor, "_attention_backend")
+            if known and id(module) not in seen:  # two components may be one model
+                seen.add(id(module))
                 found[f"{prefix}.{name}".strip(".")] = module
     return found
 
@@ -85,7 +108,11 @@ def _skipped(modules: dict[str, torch.nn.Module], skip: Iterable[int | str]) -> 
         if not getattr(module, "is_cross_attention", False) and "refiner" not in name
     ]
     out: set[str] = set()
+    if isinstance(skip, (str, bytes)) or not isinstance(skip, Iterable):
+        raise refuse("skip_layers", repr(skip), "a list of positions and name patterns")
     for item in skip:
+        if not isinstance(item, (int, str)) or isinstance(item, bool):
+            raise refuse("skip_layers", repr(item), "positions and name patterns")
         if isinstance(item, int):
             if not -len(own) <= item < len(own):
                 raise refuse("skip_layers", item, f"{-len(own)} .. {len(own) - 1}, or name patterns")
@@ -131,45 +158,66 @@ def enable(
             nothing: for compiled models, which would form a new order in every call.
 
     Raises: InvalidArgumentError when nothing can be enabled, a layer does not exist, or the
-        target is enabled already.
+        target or a model of it is enabled already (of pipelines that share a model, enable one).
     """
-    if target in _attached:
+    if _attachment(target) is not None:
         raise refuse("vcattn is enabled already", type(target).__name__, "disable(target) first")
-    parse_recipe(recipe)
+    parse_recipe(_options.name("recipe", recipe))
     if grouping is not None:
-        parse_grouping(grouping)
+        parse_grouping(_options.name("grouping", grouping))
+    if not isinstance(policy, bool):
+        _options.instance("policy", policy, vcattn.Policy)
+    for what, count in (("first_steps_bf16", first_steps_bf16), ("min_keys", min_keys)):
+        if count is not None and _options.integer(what, count) < 0:
+            raise refuse(what, count, "0 or more")
     register()
     models = _models_of(target)
     modules = _attention_modules(models)
     if not modules:
         raise refuse("no attention module goes through diffusers' dispatch", list(models), "others")
+    taken = [n for n, m in modules.items() if _backend.is_layers(m.processor._attention_backend)]
+    if taken:
+        raise refuse("a model is enabled already, by another target", taken[0], "disable that first")
     skipped = _skipped(modules, skip_layers)
     attachment = _Attachment()
     scheduler = getattr(target, "scheduler", None)
     if min_keys is None:
         min_keys = break_even_keys(state=scheduler is not None and policy is not False)
     options = Options(recipe, policy, first_steps_bf16, min_keys, grouping)
-    for name, module in modules.items():
-        if name not in skipped:
-            _attach(attachment, name, module.processor, options, fuse_rope)
-    for model in models.values():
-        attachment.clock.follow_model(model)
-        undo = _models.follow_layout(model, attachment.layers)
-        if undo is not None:
-            attachment.undo.append(undo)
-        undo = _rope.follow_rope(model, attachment.ropes) if fuse_rope else None
-        if undo is not None:
-            attachment.undo.append(undo)
-    if scheduler is not None:
-        attachment.clock.follow_scheduler(scheduler)
+    users = Counter(id(module.processor) for module in modules.values())
+    try:
+        for layer, module in modules.items():
+            if layer in skipped:
+                continue
+            if users[id(module.processor)] > 1:  # one object for several modules: a layer needs its own
+                undo = functools.partial(setattr, module, "processor", module.processor)
+                attachment.undo.append(undo)
+                module.processor = copy.copy(module.processor)
+            _attach(attachment, layer, module.processor, options, fuse_rope)
+        for model in {id(m): m for m in models.values()}.values():
+            attachment.clock.follow_model(model)
+            undos = [_models.follow_layout(model, attachment.layers)]
+            undos.append(_rope.follow_rope(model, attachment.ropes) if fuse_rope else None)
+            attachment.undo += filter(None, undos)
+        if scheduler is not None:
+            attachment.clock.follow_pipeline(target)
+    except BaseException:
+        attachment.detach()
+        raise
     _attached[target] = attachment
+    # A target that goes away without disable() takes its entries, and the orders in them, with it.
+    members = [layer.member for layer in attachment.layers]
+    attachment.finalizer = weakref.finalize(target, _backend.leave, *members)
+    attachment.finalizer.atexit = False
 
 
 def _attach(
     attachment: _Attachment, name: str, processor: Any, options: Options, fuse_rope: bool
 ) -> None:
     native = processor._attention_backend
-    layer = Layer(name, options, attachment.clock, native)
+    # Where vcattn's own general backend was set, what stays native is the framework's default.
+    fallback = None if getattr(native, "value", native) == _backend.NAME else native
+    layer = Layer(name, options, attachment.clock, fallback)
     layer.ropes = attachment.ropes if fuse_rope else None
     member = _backend.enter_layer(layer, next(_numbers))
     adapted = _models.adapt_processor(processor, layer)
@@ -192,17 +240,17 @@ def _attach(
 def disable(target: Any) -> None:
     """Everything as before ``enable``: processors, hooks, scheduler, registry. Raises
     InvalidArgumentError when the target is not enabled."""
-    attachment = _attached.pop(target, None)
+    attachment = _attachment(target)
     if attachment is None:
         raise refuse("vcattn is not enabled", type(target).__name__, "a target of enable()")
-    for undo in reversed(attachment.undo):
-        undo()
-    attachment.clock.unfollow()
+    del _attached[target]
+    attachment.detach()
 
 
 def report(target: Any) -> dict[str, dict[str, int]]:
     """Calls since ``enable``, by layer: {"blocks.0.attn1": {"vcattn": 80}, "blocks.0.attn2":
     {"native: short": 80}, ...}. Calls of compiled code are not counted."""
-    if target not in _attached:
+    attachment = _attachment(target)
+    if attachment is None:
         raise refuse("vcattn is not enabled", type(target).__name__, "a target of enable()")
-    return {layer.name: dict(layer.counts) for layer in _attached[target].layers}
+    return {layer.name: dict(layer.counts) for layer in attachment.layers}

@@ -25,6 +25,7 @@ from .._common import (
     break_even_keys,
     keeps_order,
     key_mask_of,
+    shapes_fit,
 )
 from ._clock import Clock
 from ._rope import Ropes, rotate
@@ -51,6 +52,7 @@ class Layer:
     options: Options
     clock: Clock
     native: Any  # the member that the module had, None for the framework's default
+    member: Any = None  # this layer's own
     segments: list[tuple[int, int, str]] | None = None
     key_mask: torch.Tensor | None = None  # [B, S_kv], known while a call of a compiled layer lasts
     ropes: Ropes | None = None  # the model's; None: it rotates itself
@@ -92,8 +94,15 @@ def register() -> Any:
 
 def enter_layer(layer: Layer, number: int) -> Any:
     member = _member(f"{NAME}@{number}:{layer.name}", listed=False)
+    member.__deepcopy__ = lambda memo: layer.native  # a copy of an enabled model is not enabled
+    layer.member = member
     _enter(member, layer)
     return member
+
+
+def is_layers(member: Any) -> bool:
+    """Whether this is the member of a layer of an enabled target."""
+    return str(getattr(member, "value", member)).startswith(f"{NAME}@")
 
 
 def _enter(member: Any, layer: Layer) -> None:
@@ -101,11 +110,12 @@ def _enter(member: Any, layer: Layer) -> None:
     registry.register(member, supports_context_parallel=True)(_function(layer))
 
 
-def leave(member: Any) -> None:
+def leave(*members: Any) -> None:
     registry = dispatch._AttentionBackendRegistry
-    for table in (registry._backends, registry._constraints, registry._supported_arg_names):
-        table.pop(member, None)
-    registry._supports_context_parallel.discard(member.value)
+    for member in members:
+        for table in (registry._backends, registry._constraints, registry._supported_arg_names):
+            table.pop(member, None)
+        registry._supports_context_parallel.discard(member.value)
 
 
 # ------------------------------------------------------------------ the decision
@@ -128,6 +138,8 @@ def why_native(
         return "short"
     if query.shape[-1] > MAX_HEAD_DIM or value.shape[-1] != query.shape[-1]:
         return "head_dim"
+    if not shapes_fit(query, key, value):
+        return "shapes"
     if query.dtype not in DTYPES or key.dtype != query.dtype or value.dtype != query.dtype:
         return "dtype"
     if is_causal or dropout_p > 0.0:
@@ -154,7 +166,7 @@ def _shards(parallel_config: Any) -> int:
 def _state(layer: Layer, query: torch.Tensor, key: torch.Tensor) -> dict:
     """state, step and policy of this call; empty where no order is kept."""
     clock, options = layer.clock, layer.options
-    if options.policy is False or clock.step is None or torch.compiler.is_compiling():
+    if options.policy is False or not clock.running or torch.compiler.is_compiling():
         return {}
     if not keeps_order(query.device, options.recipe):
         return {}

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from . import _rope
+from . import _clock, _rope
 
 _AND = ("__and__", "bitwise_and", "logical_and", "__rand__")
 
@@ -74,11 +74,12 @@ def _joint(base: type) -> type:
                     layer.key_mask = functional.pad(attention_mask.bool(), (before, 0), value=True)
                 else:
                     attention_mask = attention_mask.bool().as_subclass(KeyMask)
-            result = super().__call__(
-                attn, hidden_states, encoder_hidden_states, attention_mask, *args, **kwargs
-            )
-            layer.key_mask = None
-            return result
+            try:
+                return super().__call__(
+                    attn, hidden_states, encoder_hidden_states, attention_mask, *args, **kwargs
+                )
+            finally:
+                layer.key_mask = None
 
     JointProcessor.__name__ = JointProcessor.__qualname__ = base.__name__
     return JointProcessor
@@ -99,7 +100,7 @@ def adapt_processor(processor: Any, layer: Any) -> Any:
     if stand_in is original:
         return None
     processor._vcattn_layer = layer
-    processor.__class__ = stand_in
+    processor.__class__ = _clock.stand_in(stand_in, {}, original)
 
     def undo() -> None:
         processor.__class__ = original

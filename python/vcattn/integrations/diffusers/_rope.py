@@ -125,6 +125,8 @@ def _ours(processor: Any, layer: Any, hidden: torch.Tensor) -> bool:
     options, clock = layer.options, layer.clock
     if layer.ropes.current is None or torch.compiler.is_compiling() or torch.is_grad_enabled():
         return False
+    if processor._attention_backend is not layer.member:
+        return False  # somebody has set another backend meanwhile
     if getattr(processor, "_parallel_config", None) is not None:
         return False  # the sequence is in pieces, and the angles too
     if clock.step is not None and clock.step < options.first_steps_bf16:
