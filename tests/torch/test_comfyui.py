@@ -75,6 +75,9 @@ def sdpa(q, k, v, heads, mask=None, attn_precision=None, skip_reshape=False,
 
 def real_module():
     sys.path.insert(0, os.environ["COMFYUI_PATH"])
+    from comfy.cli_args import args
+
+    args.cpu = not torch.cuda.is_available()
     from comfy.ldm.modules import attention
 
     return attention.attention_pytorch
