@@ -66,7 +66,8 @@ def attention(
         out: where to write O: q's shape, BF16, FP16 or FP32, last dimension contiguous. A torch
             tensor for torch inputs, a numpy array otherwise.
         check_finite: refuse NaN and infinities in q, k, v (one more read; CPU only).
-        num_threads: CPU threads; None: all. No result depends on it.
+        num_threads: CPU threads; None: all (one in a forked child, where OpenMP has no threads). No
+            result depends on it.
 
     Returns:
         O in q's layout, or (O, LSE). torch in, torch out; everything else gives numpy arrays.

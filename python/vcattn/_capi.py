@@ -111,6 +111,25 @@ def library_path() -> pathlib.Path:
     )
 
 
+class _Forked:
+    """Whether this process is a fork of one that had loaded the library. OpenMP's threads are not
+    there in the child, which would wait for them for ever: calls run on one thread there."""
+
+    def __init__(self) -> None:
+        self.yes = False
+
+    def happened(self) -> None:
+        self.yes = True
+
+
+_forked = _Forked()
+
+
+def default_threads() -> int:
+    """``num_threads`` of a call that names none: 0 is OpenMP's own choice."""
+    return 1 if _forked.yes else 0
+
+
 @functools.cache
 def lib() -> ctypes.CDLL:
     """The loaded library with typed functions; loaded at the first call."""
@@ -126,6 +145,7 @@ def lib() -> ctypes.CDLL:
             f"'{path}' is not a library that this package can use: {error}. "
             f"Build it from the same version as the package."
         ) from error
+    os.register_at_fork(after_in_child=_forked.happened)
     return loaded
 
 

@@ -67,12 +67,17 @@ def is_producer(value: object) -> bool:
 
 
 def view(name: str, producer: Any) -> HostView:
-    """The producer's tensor. Raises for anything that is not BF16, FP16 or FP32 in host memory."""
-    device_type, device_id = producer.__dlpack_device__()
+    """The producer's tensor. Raises for anything that is not BF16, FP16 or FP32 in host memory, and
+    what the producer itself raises."""
+    where = producer.__dlpack_device__()
+    try:
+        device_type, device_id = where
+    except (TypeError, ValueError):
+        raise refuse(f"{name}.__dlpack_device__()", repr(where), "(device type, device number)") from None
     if device_type not in (_CPU, _CUDA_HOST):
-        where = f"CUDA device {device_id}" if device_type == _CUDA else f"DLPack device {device_type}"
+        place = f"CUDA device {device_id}" if device_type == _CUDA else f"DLPack device {device_type}"
         raise UnsupportedError(
-            f"{name} is not in host memory; got {where}; allowed: host memory, or a torch tensor on "
+            f"{name} is not in host memory; got {place}; allowed: host memory, or a torch tensor on "
             f"a CUDA device; hint: torch.from_dlpack makes one without a copy"
         )
     try:
@@ -85,8 +90,10 @@ def view(name: str, producer: Any) -> HostView:
         if managed.major != 1:
             raise refuse(f"{name}'s DLPack version", f"{managed.major}.{managed.minor}", "1.x")
         t = managed.dl_tensor
-    else:
+    elif _is_valid(capsule, b"dltensor"):
         t = _DLTensor.from_address(_pointer(capsule, b"dltensor"))
+    else:
+        raise refuse(f"{name}.__dlpack__()", repr(capsule), "a capsule that nobody has consumed yet")
     dtype = _DTYPES.get((t.code, t.bits)) if t.lanes == 1 else None
     if dtype is None:
         raise refuse(

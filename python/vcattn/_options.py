@@ -265,7 +265,7 @@ def describe(
         desc.has_scale, desc.scale = 1, float(flat.scale)
     desc.recipe, desc.hadamard, desc.grouping = _numbers(flat.recipe, flat.grouping)
     desc.flags = capi.CHECK_FINITE if flat.check_finite else 0
-    desc.num_threads = flat.num_threads
+    desc.num_threads = flat.num_threads or capi.default_threads()
     for name in ("lse", "kv_lens", "key_mask", "state", "step"):
         setattr(desc, name, getattr(pointers, name) or None)
     if flat.segments:
