@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Powers of two of src/spec/arith.hpp that rescale and weigh blocks: the table and what is read from
-// it, and weights that any exponential gives.
+// Powers of two of src/spec/arith.hpp that rescale and weigh blocks: the table and what is read
+// from it, and weights that any exponential gives.
 #include <gtest/gtest.h>
 
 #include <cmath>
