@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rotary embedding inside the attention call instead of before it.
 
-The models rotate queries and keys with half a dozen passes over memory in FP32 and round the result
-to BF16, only for vcattn to read and quantise it. With ``fuse_rope`` the processor is called without
+The models rotate queries and keys with half a dozen passes over memory, in FP32 (MiniMax-H3: in
+BF16), and round the result to BF16, only for vcattn to read and quantise it. With ``fuse_rope`` the processor is called without
 angles, and vcattn rotates in FP32 while it quantises.
 
 What a model rotates by is told by a hook on its ``rope`` module, once per forward pass:
