@@ -251,8 +251,9 @@ def attention(
             raise refuse("out", f"{type(out).__name__}", f"a tensor on {q.device}, 16 or 32 bit")
         if out.shape != q.shape:
             raise refuse("out's shape", tuple(out.shape), f"{tuple(q.shape)}")
-        if out.layout is not torch.strided or out.is_neg():
-            form = "a negated view" if out.is_neg() else str(out.layout)
+        negated = not torch.compiler.is_compiling() and out.is_neg()  # which cannot be traced
+        if out.layout is not torch.strided or negated:
+            form = "a negated view" if negated else str(out.layout)
             raise refuse("out is not a plain tensor", form, "torch.strided memory of its own")
         if torch.is_grad_enabled() and out.requires_grad:
             raise RuntimeError("vcattn.attention has no backward pass, and out requires gradients")

@@ -255,6 +255,23 @@ def test_B30_compile_with_masks_segments_and_nhd():
         assert torch.equal(joint(q, k, v, mask), want)
 
 
+def test_B30_compile_with_an_output_lengths_and_tables():
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def block(q, k, v, lens, cos, sin):
+        rope = vcattn.Rope("half", (32, 0, 0), cos=cos, sin=sin)
+        out = torch.empty_like(q)
+        return vcattn.attention(q, k, v, kv_lens=lens, rope=rope, out=out), out
+
+    torch._dynamo.reset()
+    q, k, v = random_qkv()
+    angle = torch.outer(torch.arange(200.0), 0.1 ** (torch.arange(16) / 16))
+    cos, sin, lens = angle.cos(), angle.sin(), torch.tensor([150])
+    rope = vcattn.Rope("half", (32, 0, 0), cos=cos, sin=sin)
+    want = vcattn.attention(q, k, v, kv_lens=[150], rope=rope)
+    got, out = block(q, k, v, lens, cos, sin)
+    assert torch.equal(got, want) and torch.equal(out, want)
+
+
 def test_autograd_is_refused_clearly():
     q, k, v = random_qkv()
     q.requires_grad_()
