@@ -109,13 +109,23 @@ class Model:
         return ", ".join(found) or "text encoder and VAE decoder not measured"
 
     def extrapolated(self) -> str:
-        blocks = {tuple(p[0] for p in row["short_ms"]) for row in self.data["rows"] if "short_ms" in row}
-        if not blocks:
+        """What of the rows follows from forwards of the first blocks, and how far off that is where
+        whole ones were timed too."""
+        layers = self.data["layers"]
+        rows = [row for row in self.data["rows"] if "short_ms" in row]
+        if not rows:
             return ""
-        counts = sorted({n for each in blocks for n in each})
-        text = ", ".join(map(str, counts[:-1])) + f" and {counts[-1]}"
-        return (f"Forwards of the first {text} of {self.data['layers']} blocks were timed, with all weights resident; "
-                "whole forwards are extrapolated from them, one more block at a time")  # fmt: skip
+        counts = sorted({point[0] for row in rows for point in row["short_ms"]} - {layers})
+        text = (f"forwards of the first {' and '.join(map(str, counts))} of {layers} blocks were timed, with all weights "
+                "resident, and the whole is extrapolated, one more block at a time")  # fmt: skip
+        whole = [row for row in rows if row["short_ms"][-1][0] == layers and len(row["short_ms"]) > 2]
+        if whole:
+            names = [f"{self.name(r['attention'])}{'' if r['grouping'] == 'none' else ' ' + r['grouping']}" for r in whole]
+            off = [100 * (result.forward_ms(self.data, r | {"short_ms": r["short_ms"][:-1]}) / r["short_ms"][-1][1] - 1)
+                   for r in whole]  # fmt: skip
+            text += (f". Whole forwards ({', '.join(names)}) were timed as well and count as they are; extrapolated they "
+                     f"would be off by {', '.join(f'{x:+.1f}' for x in off)} %")  # fmt: skip
+        return text
 
     def by_kernel(self, recipe: str) -> str:
         rows = self.cells.get((recipe, "bf16"), {})
@@ -198,7 +208,7 @@ def others(models: dict[str, Model]) -> str:
                        "`_flash_varlen_3` does")  # fmt: skip
         rest = 1 - m.attention(m.native) / m.forward(m.native)
         own.append(f"{100 * rest:.0f} % of a native forward is not attention")
-        facts.append(f"{TITLES[name]}: " + ". ".join(text for text in own if text))
+        facts.append(f"{TITLES[name]}: " + ". ".join(text[0].upper() + text[1:] for text in own if text))
     head = ["model", *HEAD]
     return table(head, rows) + "\n\n" + bullets(facts)
 

@@ -171,6 +171,15 @@ def _short_faults(row: dict, layers: int, where: str) -> list[str]:
     return []
 
 
+def _shorter_is_longer(model: dict, where: str) -> list[str]:
+    found = []
+    for j, row in enumerate(model["rows"]):
+        times = [point[1] for point in row.get("short_ms", ()) if isinstance(point, list) and len(point) == 3]
+        if times != sorted(times):
+            found.append(f"{where}.rows[{j}]: more blocks took less time, so nothing can be extrapolated: {times}")
+    return found
+
+
 def _row_faults(row: Any, layers: int, where: str) -> list[str]:
     if not isinstance(row, dict) or set(row) - set(OPTIONAL_ROW_KEYS) != set(ROW_KEYS):
         return [f"{where}: fields {sorted(row) if isinstance(row, dict) else row!r}, not {sorted(ROW_KEYS)}"]
@@ -215,6 +224,8 @@ def faults(data: Any) -> list[str]:
             bad.append(f"{where}: two rows of one configuration")
         if sum(model["experts"]) != model["steps"]:
             bad.append(f"{where}: the experts' steps do not add up")
+        if data["gpu"] is not None:  # tiny models on a busy CPU may do what they like
+            bad += _shorter_is_longer(model, where)
         if not bad and clips(model) != model["clips"]:
             bad.append(f"{where}: clips do not follow from the rows")
         found += bad

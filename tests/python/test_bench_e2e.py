@@ -103,6 +103,7 @@ def test_whole_forwards_follow_from_the_first_blocks(data):
     ([[12, 600.0, 300.0], [2, 2500.0, 1200.0]], "rising"),
     ([[2, 600.0, 300.0], [41, 2500.0, 1200.0]], "rising"),
     ([[2, 600.0, 700.0], [12, 2500.0, 1200.0]], "takes longer"),
+    ([[2, 600.0, 300.0], [12, 500.0, 400.0]], "took less time"),
 ])  # fmt: skip
 def test_faults_of_short_forwards_are_found(data, points, fault):
     row = data["models"][0]["rows"][0]

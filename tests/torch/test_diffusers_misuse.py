@@ -7,6 +7,7 @@ import gc
 import inspect
 import pickle
 import threading
+import weakref
 
 import pytest
 import torch
@@ -272,6 +273,23 @@ def test_an_enabled_pipeline_that_goes_away_leaves_no_entry_and_no_state():
     assert vc._attached[other].clock.steps == 4
     vc.disable(other)
     assert isinstance(scheduler, cls)
+
+
+def test_disable_gives_the_orders_memory_back_at_once(wan):
+    pipe, latents, _, _ = wan
+    gc.collect()
+    gc.disable()
+    try:
+        vc.enable(pipe, min_keys=100)
+        latents()
+        layers = vc._attached[pipe].layers
+        buffers = [weakref.ref(s[1]._buffer) for layer in layers for s in layer.states.values()]
+        assert buffers and all(buffer() is not None for buffer in buffers)
+        del layers
+        vc.disable(pipe)
+        assert all(buffer() is None for buffer in buffers)
+    finally:
+        gc.enable()
 
 
 def test_a_compiled_model_is_enabled_by_its_wrapper():

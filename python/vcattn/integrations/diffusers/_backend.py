@@ -94,7 +94,8 @@ def register() -> Any:
 
 def enter_layer(layer: Layer, number: int) -> Any:
     member = _member(f"{NAME}@{number}:{layer.name}", listed=False)
-    member.__deepcopy__ = lambda memo: layer.native  # a copy of an enabled model is not enabled
+    native = layer.native  # and not the layer: no cycle may keep its states alive
+    member.__deepcopy__ = lambda memo: native  # a copy of an enabled model is not enabled
     layer.member = member
     _enter(member, layer)
     return member
