@@ -135,7 +135,7 @@ struct Axes {
         const float c = dot(u, v);
         for (int i = 0; i < kShare; ++i) v[i] = prep::sub(v[i], prep::mul(c, u[i]));
       }
-      const float norm = Sigma::square_root(dot(v, v));
+      const float norm = square_root(dot(v, v));
       for (int i = 0; i < kShare; ++i) {
         if (norm == 0.0f)
           v[i] = lane() * kShare + i == next_unit ? 1.0f : 0.0f;

@@ -85,6 +85,32 @@ VCA_DEVICE void multiply(int32_t (&acc)[4], const RowShare<kD>& a, const RowShar
     ptx::mma_m16n8k32_s32_s8_s8(acc, a.low(j), b.low(j), a.high(j), b.high(j), c.low(j), c.high(j));
 }
 
+// Rows a (g) and b (g + 8) in the order of an MMA's registers, for many columns: taken from two
+// shares, each product would first move four registers.
+template <int kD>
+struct RowPair {
+  uint32_t word[RowShare<kD>::kSteps][4];
+  RowPair() = default;
+  VCA_DEVICE RowPair(const RowShare<kD>& a, const RowShare<kD>& b) {
+    VCA_UNROLL
+    for (int j = 0; j < RowShare<kD>::kSteps; ++j) {
+      const uint32_t of_step[4] = {a.low(j), b.low(j), a.high(j), b.high(j)};
+      VCA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        word[j][i] = of_step[i];
+        ptx::keep(word[j][i]);
+      }
+    }
+  }
+};
+template <int kD>
+VCA_DEVICE void multiply(int32_t (&acc)[4], const RowPair<kD>& rows, const RowShare<kD>& c) {
+  VCA_UNROLL
+  for (int j = 0; j < RowShare<kD>::kSteps; ++j)
+    ptx::mma_m16n8k32_s32_s8_s8(acc, rows.word[j][0], rows.word[j][1], rows.word[j][2],
+                                rows.word[j][3], c.low(j), c.high(j));
+}
+
 template <int kD>
 VCA_DEVICE int32_t norm_of_share(const RowShare<kD>& a) {
   int32_t sum = 0;
@@ -127,6 +153,15 @@ VCA_DEVICE int thread() { return static_cast<int>(ptx::thread_index()); }
 VCA_DEVICE int lane() { return static_cast<int>(ptx::thread_index() % 32); }
 VCA_DEVICE int warp() { return static_cast<int>(ptx::thread_index() / 32); }
 
+VCA_DEVICE int32_t min3(int32_t a, int32_t b, int32_t c) {
+#if defined(__CUDACC__)
+  return __vimin3_s32(a, b, c);
+#else
+  const int32_t low = b < c ? b : c;
+  return a < low ? a : low;
+#endif
+}
+
 // Adds to a counter in shared memory and gives its value before.
 VCA_DEVICE int32_t add_shared(int32_t* at, int32_t value) {
 #if defined(__CUDACC__)
@@ -135,6 +170,14 @@ VCA_DEVICE int32_t add_shared(int32_t* at, int32_t value) {
   const int32_t before = *at;
   *at += value;
   return before;
+#endif
+}
+
+VCA_DEVICE void min_shared(uint64_t* at, uint64_t value) {
+#if defined(__CUDACC__)
+  atomicMin(reinterpret_cast<unsigned long long*>(at), value);
+#else
+  *at = value < *at ? value : *at;
 #endif
 }
 

@@ -231,14 +231,6 @@ struct Assign {
       key[half] &= ~255;
     }
   }
-  VCA_DEVICE static int32_t min3(int32_t a, int32_t b, int32_t c) {
-#if defined(__CUDACC__)
-    return __vimin3_s32(a, b, c);
-#else
-    const int32_t low = b < c ? b : c;
-    return a < low ? a : low;
-#endif
-  }
 
   // The four lanes of a row.
   VCA_DEVICE static int32_t join_lanes(int32_t score, int32_t centroid) {

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The nearest neighbours of every centroid, or of every block mean, of a problem; and the chain
-// through the centroids. No table of distances: whoever needs more than the lists multiplies again.
+// The nearest neighbours of every centroid of a problem; and the chain through the centroids. No
+// table of distances: whoever needs more than the lists multiplies again.
 #pragma once
 
 #include "kernels/group/bits.hpp"
 
 namespace vca::kernels::group {
-
-// What is compared: centroids before the chain, means of full blocks before pass number `pass`.
-inline constexpr int32_t kCentroids = -1;
 
 // (key, index), smaller key first, then smaller index.
 struct Candidate {
@@ -82,27 +79,18 @@ struct Nearest {
   }
 
   // Merges the four lanes of row number `row` into its list; all lanes of the warp come here.
-  // `id` of a column, ascending, or null: itself. `tried`: kPairMemory blocks to leave out, or
-  // null.
-  VCA_DEVICE static void write(int32_t* list, bool real, int32_t row, const int32_t* tried,
-                               const int32_t* id, Best& best) {
+  VCA_DEVICE static void write(int32_t* list, bool real, int32_t row, Best& best) {
     // A list ends where the seventh of one lane might come next.
     Candidate cut = best.of[kOwn - 1];
     for (uint32_t mask = 1; mask < 4; mask *= 2) {
       const Candidate other = exchanged(cut, mask);
       if (before(other, cut)) cut = other;
     }
-    int32_t avoid[kPairMemory];
-    VCA_UNROLL
-    for (int i = 0; i < kPairMemory; ++i) avoid[i] = real && tried != nullptr ? tried[i] : -1;
-    int32_t rank[kOwn], number[kOwn], length = 0;
+    int32_t rank[kOwn], length = 0;
     VCA_UNROLL
     for (int i = 0; i < kOwn; ++i) {
       const int32_t column = best.of[i].index;
-      number[i] = id != nullptr && column != INT32_MAX ? id[column] : column;
-      bool barred = column == INT32_MAX || number[i] == row || before(cut, best.of[i]);
-      VCA_UNROLL
-      for (int j = 0; j < kPairMemory; ++j) barred = barred || number[i] == avoid[j];
+      const bool barred = column == INT32_MAX || column == row || before(cut, best.of[i]);
       if (barred) best.of[i] = {INT32_MAX, INT32_MAX};
       length += barred ? 0 : 1;
       rank[i] = 0;
@@ -117,7 +105,7 @@ struct Nearest {
     if (!real) return;
     VCA_UNROLL
     for (int i = 0; i < kOwn; ++i)
-      if (best.of[i].index != INT32_MAX && rank[i] < kListed) list[rank[i]] = number[i];
+      if (best.of[i].index != INT32_MAX && rank[i] < kListed) list[rank[i]] = best.of[i].index;
     for (int i = length + lane() % 4; i < kListed; i += 4) list[i] = kListEnd;
   }
 
@@ -144,8 +132,7 @@ struct Nearest {
   }
 };
 
-// A list for each row, nearest first, without the row itself and (for pairs) without blocks tried
-// lately. -1 ends a list that may go on.
+// A list for each centroid, nearest first, without itself. -1 ends a list that may go on.
 template <int kD>
 struct Neighbours {
   using Finder = Nearest<kD>;
@@ -159,23 +146,21 @@ struct Neighbours {
   }
   static int64_t smem_bytes(const Params& p) { return held(p.max_blocks) * (kD + 4); }
   static int64_t tiles(const Params& p) { return ceil_div(p.max_blocks, kItemRows); }
-  VCA_DEVICE static void run(const Params& p, int32_t pass, int64_t items) {
-    if (pass == kCentroids ? *p.any_cold == 0 : pass >= *p.most_passes) return;
+  VCA_DEVICE static void run(const Params& p, int64_t items) {
+    if (*p.any_cold == 0) return;
     const int64_t tiles = ceil_div(p.max_blocks, kItemRows);
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
       const Piece at = piece_of(item, tiles);
       const Problem x = problem_at(p, at.whole);
-      if (pass == kCentroids ? !clusters(p, x) : !exchanges(p, x, pass)) continue;
+      if (!clusters(p, x)) continue;
       const auto row0 = at.part * kItemRows;
-      const int32_t n = pass == kCentroids ? x.k : x.full;
-      if (row0 < n) list_rows(p, x, pass, row0, n);
+      if (row0 < x.k) list_rows(p, x, row0, x.k);
     }
   }
 
  private:
-  VCA_DEVICE static void list_rows(const Params& p, const Problem& x, int32_t pass, int32_t row0,
-                                   int32_t n) {
-    const int8_t* vectors = (pass == kCentroids ? p.centroids : p.means) + x.block0 * kD;
+  VCA_DEVICE static void list_rows(const Params& p, const Problem& x, int32_t row0, int32_t n) {
+    const int8_t* vectors = p.centroids + x.block0 * kD;
     auto* rows = shared_at<unsigned char>(0);
     auto* base = shared_at<int32_t>(held(p.max_blocks) * kD);
     const int g = lane() / 4, t = lane() % 4;
@@ -204,9 +189,7 @@ struct Neighbours {
     VCA_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int32_t row = half == 0 ? upper : lower;
-      Finder::write(p.lists + (x.block0 + row) * kListed,
-                    row<n, row, pass> 0 ? p.tried + (x.block0 + row) * kPairMemory : nullptr,
-                    nullptr, best[half]);
+      Finder::write(p.lists + (x.block0 + row) * kListed, row < n, row, best[half]);
     }
   }
 };

@@ -26,6 +26,7 @@ using prep::min_i64;
 inline constexpr int kRows = 128;
 inline constexpr int kHistogramRows = 2048;  // rows of one histogram
 inline constexpr int kListed = 16;
+inline constexpr int kSigmaParts = 16;  // of the 2,048 rows of which sigma is taken
 inline constexpr int kPairMemory = 6;  // GroupingParams::pair_memory
 
 // A segment of a sub-problem, from shapes only.
@@ -96,6 +97,7 @@ struct Params {
   bool fixed_tokens;  // neither lengths nor masks: the valid tokens cannot change
 
   Unit* units;
+  float* sigma_parts;        // [unit][2][kSigmaParts] largest magnitudes, sums of squares
   prep::TokenScale* scales;  // [unit]
   int32_t* any_cold;         // whether a unit starts cold: most kernels end at once where none does
   int32_t* most_passes;      // of pair exchange, over the units

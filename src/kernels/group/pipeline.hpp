@@ -34,7 +34,7 @@ void form_clusters(const Params& p, Launcher& launcher) {
   }
   if (kmeans) return;
   launcher.template launch<Neighbours<kD>>(Grid::resident, p,
-                                           p.n_problems * Neighbours<kD>::tiles(p), kCentroids);
+                                           p.n_problems * Neighbours<kD>::tiles(p));
   launcher.template launch<Chain<kD>>(Grid::item_each, p, p.n_problems);
   launcher.template launch<Assign<kD, false>>(Grid::resident, p,
                                               p.n_problems * Assign<kD, false>::tiles(p));
@@ -66,8 +66,6 @@ void form_orders(const Params& p, Launcher& launcher) {
   const int32_t passes =
       p.state == nullptr || p.cold_passes > p.warm_passes ? p.cold_passes : p.warm_passes;
   for (int32_t pass = 0; pass < passes; ++pass) {
-    launcher.template launch<Neighbours<kD>>(Grid::resident, p,
-                                             p.n_problems * Neighbours<kD>::tiles(p), pass);
     launcher.template launch<Match<kD>>(Grid::item_each, p, p.n_problems, pass);
     launcher.template launch<Exchange<kD>>(Grid::resident, p, p.n_problems * (p.max_blocks / 2),
                                            pass);
@@ -82,7 +80,9 @@ void run_passes(const Request& request, const Layout& layout, const prep::Params
   if (layout.n_problems == 0 || layout.max_blocks == 0) return;
   if (part == Part::scales || part == Part::all) {
     launcher.upload(static_cast<uint8_t*>(scratch) + layout.table, table_image(layout));
-    launcher.template launch<Sigma>(Grid::item_each, p, p.n_units);
+    launcher.template launch<SigmaMaxima>(Grid::item_each, p, p.n_units * kSigmaParts);
+    launcher.template launch<SigmaSums>(Grid::item_each, p, p.n_units * kSigmaParts);
+    launcher.template launch<SigmaScale>(Grid::item_each, p, p.n_units);
     if (part == Part::scales) return;
   }
   if (part != Part::order)

@@ -70,103 +70,171 @@ VCA_DEVICE float power_of(float amax) {
                                           : 0x00400000u >> -biased);
 }
 
-// One block a unit.
-struct Sigma {
-  static constexpr int kThreads = 1024;
-  static constexpr int kMinBlocks = 1;
-  static constexpr int kMaxRows = 2048;
-  static int64_t smem_bytes(const Params&) { return 4 * (kMaxRows + 64) + 8 * kMaxRows; }
+VCA_DEVICE float square_root(float x) {
+#if defined(__CUDACC__)
+  return __fsqrt_rn(x);
+#else
+  return std::sqrt(x);
+#endif
+}
+
+// B1's tree over `n` <= 2 * kThreads numbers in shared memory, level by level; an odd last one waits
+// for the next level. All threads get the sum.
+template <int kThreads>
+VCA_DEVICE float tree_sum(float* x, int32_t n) {
+  for (int32_t width = n; width > 1; width = (width + 1) / 2) {
+    float sum = 0.0f;
+    const int32_t i = thread();
+    if (2 * i + 1 < width)
+      sum = prep::add(x[2 * i], x[2 * i + 1]);
+    else if (2 * i < width)
+      sum = x[2 * i];
+    sync_threads(kThreads);
+    if (2 * i < width) x[i] = sum;
+    sync_threads(kThreads);
+  }
+  return x[0];
+}
+
+// Sigma of a unit in three kernels, so that the sample is read by all processors: the largest
+// magnitude of 128 sampled rows, the sum of their squares, and what comes of them. A sum over 128
+// rows is a node of B1's tree over all of them.
+template <bool kSums>
+struct SigmaParts {
+  static constexpr int kThreads = 256;
+  static constexpr int kMinBlocks = 4;
+  static constexpr int kPartRows = 128;
+  static constexpr int kWarps = kThreads / 32;
+  static constexpr int kAtOnce = 4;  // rows of a warp on the way
+  static int64_t smem_bytes(const Params&) { return (kPartRows + kWarps) * 4; }
   VCA_DEVICE static void run(const Params& p, int64_t items) {
-    for (int64_t unit = ptx::cta_index(); unit < items; unit += ptx::grid_size()) {
-      if (p.d_pad == 128)
-        find<4>(p, unit);
-      else
-        find<2>(p, unit);
+    for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
+      const Piece at = piece_of(item, kSigmaParts);
+      const int64_t sub = piece_of(at.whole, p.h_kv).whole;
+      const int64_t n = p.n_valid[sub];
+      const auto m = static_cast<int32_t>(min_i64(n, p.sigma_rows));
+      if (at.part * kPartRows < m || at.part == 0) {
+        if (p.d_pad == 128)
+          find<4>(p, at.whole, at.part, n, m);
+        else
+          find<2>(p, at.whole, at.part, n, m);
+      }
       sync_threads(kThreads);
     }
-  }
-
-  VCA_DEVICE static float square_root(float x) {
-#if defined(__CUDACC__)
-    return __fsqrt_rn(x);
-#else
-    return std::sqrt(x);
-#endif
   }
 
  private:
   // kN channels a lane.
   template <int kN>
-  VCA_DEVICE static void find(const Params& p, int64_t unit) {
-    auto* sums = shared_at<float>(0);
-    auto* maxima = shared_at<float>(4 * kMaxRows);
+  VCA_DEVICE static void find(const Params& p, int32_t unit, int32_t part, int64_t n, int32_t m) {
+    constexpr int kOwn = kPartRows / kWarps;
     const int64_t sub = piece_of(unit, p.h_kv).whole, head = piece_of(unit, p.h_kv).part;
-    const int64_t n = p.n_valid[sub];
-    const auto m = static_cast<int32_t>(min_i64(n, p.sigma_rows));
     const int32_t* tokens = p.tokens + p.extra[sub].chunk_base * kRows;
-    auto* rows = shared_at<int64_t>(4 * (kMaxRows + 64));  // where they begin
-    for (int32_t i = thread(); i < m; i += kThreads)
-      rows[i] = row_offset(p.v, p.subs[sub].batch, head, tokens[sample_row(i, n, m)]);
-    sync_threads(kThreads);
-    const auto load = [&](int32_t i, float* x) {
-      load_channels<kN>(p.v, rows[i], lane() * kN, p.d, x);
-    };
-    // Not finite counts as infinity.
+    const int32_t first = part * kPartRows + warp() * kOwn;
+    int32_t token = 0;  // of a lane's row
+    if (lane() < kOwn && first + lane() < m) token = tokens[sample_row(first + lane(), n, m)];
+    float* const of_part = p.sigma_parts + int64_t{unit} * 2 * kSigmaParts;
+    float amax = 0.0f, power = 1.0f;
+    if constexpr (kSums) {
+      const float all = largest(of_part, m);
+      if (!is_measurable(all)) return;
+      power = power_of(all);
+    }
+    auto* sums = shared_at<float>(0);
+    VCA_UNROLL_1
+    for (int i0 = 0; i0 < kOwn; i0 += kAtOnce) {
+      float x[kAtOnce][kN];
+      VCA_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        const auto own = static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(token),
+                                                                 static_cast<uint32_t>(i0 + i)));
+        VCA_UNROLL
+        for (int c = 0; c < kN; ++c) x[i][c] = 0.0f;
+        if (first + i0 + i < m)
+          load_channels<kN>(p.v, row_offset(p.v, p.subs[sub].batch, head, own), lane() * kN, p.d,
+                            x[i]);
+      }
+      VCA_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        if constexpr (kSums) {
+          const float sum = sum_of_squares<kN>(x[i], power);
+          if (lane() == 0) sums[warp() * kOwn + i0 + i] = sum;
+        } else {
+          VCA_UNROLL
+          for (int c = 0; c < kN; ++c) {  // not finite counts as infinity
+            const float a = prep::abs_f32(x[i][c]);
+            amax = a <= amax ? amax : a == a ? a : spec::float_from_bits(0x7F800000u);
+          }
+        }
+      }
+    }
+    if constexpr (kSums) {
+      sync_threads(kThreads);
+      const int32_t rows = m - part * kPartRows < kPartRows ? m - part * kPartRows : kPartRows;
+      const float sum = tree_sum<kThreads>(sums, rows);
+      if (thread() == 0) of_part[kSigmaParts + part] = sum;
+    } else {
+      for (uint32_t mask = 16; mask > 0; mask /= 2)
+        amax = prep::max_f32(amax, ptx::shfl_sync_bfly(amax, mask));
+      auto* maxima = shared_at<float>(kPartRows * 4);
+      if (lane() == 0) maxima[warp()] = amax;
+      sync_threads(kThreads);
+      if (thread() != 0) return;
+      for (int w = 1; w < kWarps; ++w) amax = prep::max_f32(amax, maxima[w]);
+      of_part[part] = amax;
+    }
+  }
+  template <int kN>
+  VCA_DEVICE static float sum_of_squares(float (&x)[kN], float power) {
+    VCA_UNROLL
+    for (int c = 0; c < kN; ++c) {
+      x[c] = prep::mul(x[c], power);
+      x[c] = prep::mul(x[c], x[c]);
+    }
+    float sum = prep::add(x[0], x[1]);
+    if constexpr (kN == 4) sum = prep::add(sum, prep::add(x[2], x[3]));
+    for (uint32_t mask = 1; mask < 32; mask *= 2)
+      sum = prep::add(sum, ptx::shfl_sync_bfly(sum, mask));
+    return sum;
+  }
+
+ public:
+  VCA_DEVICE static float largest(const float* parts, int32_t m) {
     float amax = 0.0f;
-    VCA_UNROLL_8
-    for (int32_t i = warp(); i < m; i += kThreads / 32) {
-      float x[kN];
-      load(i, x);
-      VCA_UNROLL
-      for (int c = 0; c < kN; ++c) {
-        const float a = prep::abs_f32(x[c]);
-        amax = a <= amax ? amax : a == a ? a : spec::float_from_bits(0x7F800000u);
-      }
-    }
-    for (uint32_t mask = 16; mask > 0; mask /= 2)
-      amax = prep::max_f32(amax, ptx::shfl_sync_bfly(amax, mask));
-    if (lane() == 0) maxima[warp()] = amax;
-    sync_threads(kThreads);
-    amax = maxima[lane()];
-    for (uint32_t mask = 16; mask > 0; mask /= 2)
-      amax = prep::max_f32(amax, ptx::shfl_sync_bfly(amax, mask));
-    if (m == 0 || amax < 0x1p-100f || amax == spec::float_from_bits(0x7F800000u)) {
-      if (thread() == 0) p.scales[unit] = {0.0f, 0.0f};
-      return;
-    }
-    const float power = power_of(amax);
-    VCA_UNROLL_8
-    for (int32_t i = warp(); i < m; i += kThreads / 32) {
-      float x[kN];
-      load(i, x);
-      VCA_UNROLL
-      for (int c = 0; c < kN; ++c) {
-        x[c] = prep::mul(x[c], power);
-        x[c] = prep::mul(x[c], x[c]);
-      }
-      float sum = prep::add(x[0], x[1]);
-      if constexpr (kN == 4) sum = prep::add(sum, prep::add(x[2], x[3]));
-      for (uint32_t mask = 1; mask < 32; mask *= 2)
-        sum = prep::add(sum, ptx::shfl_sync_bfly(sum, mask));
-      if (lane() == 0) sums[i] = sum;
-    }
-    sync_threads(kThreads);
-    // B1's tree, level by level; an odd last element waits for the next level.
-    for (int32_t width = m; width > 1; width = (width + 1) / 2) {
-      float sum = 0.0f;
-      const int32_t i = thread();
-      if (2 * i + 1 < width)
-        sum = prep::add(sums[2 * i], sums[2 * i + 1]);
-      else if (2 * i < width)
-        sum = sums[2 * i];
+    for (int32_t i = 0; i * kPartRows < m; ++i) amax = prep::max_f32(amax, parts[i]);
+    return amax;
+  }
+  VCA_DEVICE static bool is_measurable(float amax) {
+    return amax >= 0x1p-100f && amax != spec::float_from_bits(0x7F800000u);
+  }
+};
+using SigmaMaxima = SigmaParts<false>;
+using SigmaSums = SigmaParts<true>;
+
+struct SigmaScale {
+  static constexpr int kThreads = 32;
+  static constexpr int kMinBlocks = 8;
+  static int64_t smem_bytes(const Params&) { return kSigmaParts * 4; }
+  VCA_DEVICE static void run(const Params& p, int64_t items) {
+    auto* sums = shared_at<float>(0);
+    for (int64_t unit = ptx::cta_index(); unit < items; unit += ptx::grid_size()) {
+      const auto m = static_cast<int32_t>(
+          min_i64(p.n_valid[piece_of(unit, p.h_kv).whole], p.sigma_rows));
+      const float* of_part = p.sigma_parts + unit * 2 * kSigmaParts;
+      const float amax = SigmaSums::largest(of_part, m);
+      const bool measurable = m > 0 && SigmaSums::is_measurable(amax);
+      const auto parts = static_cast<int32_t>(ceil_div(m, SigmaSums::kPartRows));
+      if (lane() < parts && measurable) sums[lane()] = of_part[kSigmaParts + lane()];
       sync_threads(kThreads);
-      if (2 * i < width) sums[i] = sum;
+      const float sum = measurable ? tree_sum<kThreads>(sums, parts) : 0.0f;
+      if (thread() == 0) {
+        const float mean = prep::mul(sum, prep::inverse_of(int64_t{m > 0 ? m : 1} * p.d));
+        p.scales[unit] = {0.0f, 0.0f};
+        if (measurable)
+          p.scales[unit] = {power_of(amax),
+                            prep::div(127.0f, prep::mul(3.0f, square_root(mean)))};
+      }
       sync_threads(kThreads);
-    }
-    if (thread() == 0) {
-      const float mean = prep::mul(sums[0], prep::inverse_of(int64_t{m} * p.d));
-      const float sigma = square_root(mean);
-      p.scales[unit] = {power, prep::div(127.0f, prep::mul(3.0f, sigma))};
     }
   }
 };

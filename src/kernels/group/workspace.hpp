@@ -74,7 +74,7 @@ struct Layout {
   std::vector<Entry> entries;
   int64_t n_units = 0, n_problems = 0, places = 0;
   int64_t max_blocks = 0, max_unit_blocks = 0, max_labels = 1;
-  int64_t table, units, scales, any_cold, most_passes, fingerprint, values, order, labels, axes,
+  int64_t table, units, sigma_parts, scales, any_cold, most_passes, fingerprint, values, order, labels, axes,
       projections, centroids, bucket, histogram, lists, sums, means, norm2, energy, tried, pairs,
       n_pairs, out_order;
   int64_t bytes = 0;
@@ -129,6 +129,7 @@ inline Layout::Layout(const Request& request, const Shape& shape) {
   const int64_t d = shape.d_pad;
   table = take(static_cast<int64_t>(entries.size() * sizeof(Entry)));
   units = take(n_units * static_cast<int64_t>(sizeof(Unit)));
+  sigma_parts = take(n_units * 2 * kSigmaParts * 4);
   scales = take(n_units * static_cast<int64_t>(sizeof(prep::TokenScale)));
   any_cold = take(4);
   most_passes = take(4);
@@ -209,6 +210,7 @@ inline Params device_params(const Request& request, const Layout& layout, const 
   }
   p.fixed_tokens = from.kv_lens == nullptr && from.key_mask == nullptr;
   p.units = reinterpret_cast<Unit*>(base + layout.units);
+  p.sigma_parts = reinterpret_cast<float*>(base + layout.sigma_parts);
   p.scales = reinterpret_cast<prep::TokenScale*>(base + layout.scales);
   p.any_cold = ints(layout.any_cold);
   p.most_passes = ints(layout.most_passes);
