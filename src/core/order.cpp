@@ -71,16 +71,17 @@ UnitOrder order_unit(const Request& request, int64_t unit, GroupState* state) {
     out = {std::move(result.order_by_segment), result.f_g, result.used, true};
     result.state.step = request.step;
     history.has_order = true;
-    history.f_at_grouping = history.f_last = result.f_g;
+    history.f_at_grouping = history.f_last = result.f_watched;
     history.last_call_step = request.step;
     state->store(unit, result.state, history);
     return out;
   }
   out.by_segment = std::move(head.order_by_segment);
   out.used = head.used;
-  out.f_g = spec::f_g_of_order(input, params, out.by_segment);
+  const spec::OrderShares now = spec::shares_of_order(input, params, out.by_segment);
+  out.f_g = now.f_g;
   // With two guidance branches a step, the first one is the measure: the order was formed on it.
-  if (history.last_call_step != request.step) history.f_last = out.f_g;
+  if (history.last_call_step != request.step) history.f_last = now.f_watched;
   history.last_call_step = request.step;
   state->touch(unit, history);
   return out;

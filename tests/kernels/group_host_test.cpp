@@ -138,6 +138,17 @@ TEST(GroupPolicy, ReuseIdentityAndSharedBranches) {
                {0, 0, 1, 1}, 0.3, 0.1);
 }
 
+// More blocks than are watched: 300 of them, every fourth.
+TEST(GroupPolicy, WatchesSomeOfManyBlocks) {
+  core::Policy policy = default_policy(8);
+  expect_steps({.name = "",
+                .kind = spec::Grouping::cubes,
+                .lens = {16 * 40 * 60, 700},
+                .d = 24,
+                .grid = {16, 40, 60}},
+               policy, {0, 2, 3, 4}, 0.3, 0.5);
+}
+
 // A buffer that nobody has initialised is neither believed nor written.
 TEST(GroupPolicy, ForeignStateIsLeftAlone) {
   GroupProblem problem({.name = "", .lens = {300}, .d = 64});

@@ -279,11 +279,11 @@ class PolicyReference {
       u.f = result.f_g;
       u.state = std::move(result.state);
       history.has_order = true;
-      history.f_at_grouping = history.f_last = u.f;
+      history.f_at_grouping = history.f_last = result.f_watched;
     } else {
       u.order =
           action == core::Action::identity ? input.valid_by_segment : u.state.order_by_segment;
-      u.f = spec::f_g_of_order(input, params, u.order);
+      u.f = spec::shares_of_order(input, params, u.order).f_watched;
       if (action == core::Action::keep && history.last_call_step != step) history.f_last = u.f;
     }
     history.last_call_step = step;

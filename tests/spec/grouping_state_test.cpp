@@ -25,7 +25,7 @@ GroupingParams with(Grouping kind) {
 void expect_equal(const HeadState& a, const HeadState& b) {
   EXPECT_EQ(a.used, b.used);
   EXPECT_EQ(a.head_dim, b.head_dim);
-  EXPECT_EQ(a.f_g, b.f_g);
+  EXPECT_EQ(a.f_watched, b.f_watched);
   EXPECT_EQ(a.step, b.step);
   EXPECT_EQ(a.order_by_segment, b.order_by_segment);
 }
@@ -104,9 +104,9 @@ TEST(GroupingWarm, AnOrderThatLostAQuarterIsGivenUp) {
   const double swapped =
       f_g_of_order(head.input(), with(Grouping::vsmooth), state.order_by_segment);
   ASSERT_LT(swapped, now);
-  state.f_g = swapped / 0.75 * (1.0 - 1e-12);
+  state.f_watched = swapped / 0.75 * (1.0 - 1e-12);
   const auto kept = group_head(head.input(), with(Grouping::vsmooth), &state);
-  state.f_g = swapped / 0.75 * (1.0 + 1e-12);
+  state.f_watched = swapped / 0.75 * (1.0 + 1e-12);
   const auto given_up = group_head(head.input(), with(Grouping::vsmooth), &state);
   EXPECT_EQ(given_up.order_by_segment, cold.order_by_segment);
   EXPECT_NE(kept.order_by_segment, cold.order_by_segment);
@@ -205,7 +205,7 @@ TEST(GroupingState, LittleEndianLayout) {
   state.order_by_segment = {{258}};
   const auto blob = state.serialise();
   const std::vector<uint8_t> head(blob.begin(), blob.begin() + 16);
-  EXPECT_EQ(head, (std::vector<uint8_t>{'V', 'C', 'A', 'G', 2, 0, 0, 0, 2, 0, 0, 0, 128, 0, 0, 0}));
+  EXPECT_EQ(head, (std::vector<uint8_t>{'V', 'C', 'A', 'G', 3, 0, 0, 0, 2, 0, 0, 0, 128, 0, 0, 0}));
   EXPECT_EQ(blob[24], 3);
   EXPECT_EQ(blob[36 + 8 + 8], 2);  // 258 = 0x0102 after width, segment count, length
   EXPECT_EQ(blob[36 + 8 + 8 + 1], 1);

@@ -64,7 +64,7 @@ struct StateHeader {
   uint64_t problem;  // hash of what the state depends on
   int64_t units, bytes;
 };
-inline constexpr uint64_t kStateMagic = 0x3144534741434156u;  // "VACAGSD1"
+inline constexpr uint64_t kStateMagic = 0x3244534741434156u;  // "VACAGSD2"
 
 struct Params {
   prep::Tensor v;
@@ -101,6 +101,7 @@ struct Params {
   prep::TokenScale* scales;  // [unit]
   int32_t* any_cold;         // whether a unit starts cold: most kernels end at once where none does
   int32_t* most_passes;      // of pair exchange, over the units
+  uint8_t* token_wanted;     // [unit] whether an order is formed from its values
   uint64_t* fingerprint;     // [sub]
   int8_t* values;            // [row][d_pad]
   int32_t* order;            // [place] rank
@@ -115,6 +116,8 @@ struct Params {
   int8_t* means;     // [block][d_pad]
   int64_t* norm2;    // [block] of the sum
   int32_t* energy;   // [block] sum of squares
+  int64_t* watched_norm2;   // [block] the same two of the watched blocks of the resulting order
+  int32_t* watched_energy;  // [block]
   int32_t* tried;    // [block][kPairMemory]
   int32_t* pairs;    // [block] a, b, a, b, ...
   int32_t* n_pairs;  // [problem]
@@ -169,6 +172,13 @@ VCA_DEVICE Problem problem_at(const Params& p, int64_t index) {
 VCA_DEVICE int32_t* histogram_of(const Params& p, const Problem& x) {
   const Entry& e = p.entries[piece_of(x.index, p.h_kv).whole];
   return p.histogram + e.histogram + x.head * e.histogram_stride;
+}
+
+// Whether an order is formed, or looked for in the old one: both need all values as tokens.
+VCA_DEVICE bool forms_order(Start start) { return start == Start::cold || start == Start::warm; }
+// Ranks of the places before StoreOrder; a kept order stays where it is.
+VCA_DEVICE const int32_t* ranks_of(const Params& p, const Problem& x) {
+  return x.start == Start::keep ? p.state_order : p.order;
 }
 
 // Which problems form a new order by assignment to centroids.

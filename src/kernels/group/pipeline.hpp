@@ -83,13 +83,13 @@ void run_passes(const Request& request, const Layout& layout, const prep::Params
     launcher.template launch<SigmaMaxima>(Grid::item_each, p, p.n_units * kSigmaParts);
     launcher.template launch<SigmaSums>(Grid::item_each, p, p.n_units * kSigmaParts);
     launcher.template launch<SigmaScale>(Grid::item_each, p, p.n_units);
+    if (p.state != nullptr && !p.fixed_tokens)
+      launcher.template launch<Fingerprint>(Grid::item_each, p, int64_t{p.n_subs});
+    launcher.template launch<Decide>(Grid::item_each, p, 1);
     if (part == Part::scales) return;
   }
   if (part != Part::order)
     launcher.template launch<Tokens>(Grid::resident, p, p.n_units * p.max_unit_blocks);
-  if (p.state != nullptr && !p.fixed_tokens)
-    launcher.template launch<Fingerprint>(Grid::item_each, p, int64_t{p.n_subs});
-  launcher.template launch<Decide>(Grid::item_each, p, 1);
   launcher.template launch<LoadOrder>(Grid::item_each, p,
                                       p.n_problems * ceil_div(p.max_blocks, LoadOrder::kBlocks));
   if (p.state != nullptr) {
@@ -101,6 +101,8 @@ void run_passes(const Request& request, const Layout& layout, const prep::Params
     form_orders<128>(p, launcher);
   else
     form_orders<64>(p, launcher);
+  if (p.state != nullptr)
+    launcher.template launch<Watch>(Grid::resident, p, p.n_problems * Watch::tiles(p));
   launcher.template launch<StoreOrder>(Grid::item_each, p,
                                        p.n_problems * ceil_div(p.max_blocks, StoreOrder::kWarps));
   launcher.template launch<StoreUnit>(Grid::item_each, p, p.n_units);

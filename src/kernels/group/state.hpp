@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/group/blocks.hpp"
+#include "kernels/group/tokens.hpp"
 
 namespace vca::kernels::group {
 
@@ -51,6 +52,7 @@ struct Decide {
     sync_threads(kThreads);
     for (int64_t unit = thread(); unit < p.n_units; unit += kThreads) {
       decide(p, unit);
+      p.token_wanted[unit] = forms_order(p.units[unit].start) ? 1 : 0;
       if (p.units[unit].start == Start::cold) found[0] = 1;
       if (p.units[unit].start == Start::warm) found[1] = 1;
     }
@@ -89,7 +91,7 @@ struct Decide {
   }
 };
 
-// The order a unit starts from: the state's, or token order.
+// The order a unit starts from: the state's, or token order. A kept order stays in the state.
 struct LoadOrder {
   static constexpr int kThreads = 256;
   static constexpr int kMinBlocks = 4;
@@ -100,8 +102,9 @@ struct LoadOrder {
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
       const Piece at = piece_of(item, tiles);
       const Problem x = problem_at(p, at.whole);
+      if (x.start == Start::keep) continue;
       const int64_t first = int64_t{at.part} * kBlocks * kRows;
-      const bool old = x.start == Start::warm || x.start == Start::keep;
+      const bool old = x.start == Start::warm;
       for (int64_t i = first + thread(); i < min_i64(x.n, first + kBlocks * kRows); i += kThreads) {
         const int64_t place = x.block0 * kRows + i;
         p.order[place] = old ? p.state_order[place] : x.rank0 + static_cast<int32_t>(i);
@@ -110,7 +113,7 @@ struct LoadOrder {
   }
 };
 
-// Warm units whose order has lost too much start cold.
+// Warm units whose order has lost too much, in the watched blocks, start cold.
 struct Judge {
   static constexpr int kThreads = 256;
   static constexpr int kMinBlocks = 1;
@@ -118,7 +121,8 @@ struct Judge {
   VCA_DEVICE static void run(const Params& p, int64_t items) {
     for (int64_t unit = ptx::cta_index(); unit < items; unit += ptx::grid_size()) {
       if (p.units[unit].start == Start::warm) {
-        const double f = removed_energy<kThreads>(p, unit, ptx::dynamic_smem_pointer());
+        const double f = removed_energy<kThreads>(p, unit, true, p.norm2, p.energy,
+                                                  ptx::dynamic_smem_pointer());
         const bool lost = f < mul_f64(p.warm_share, p.unit_state[unit].f_at_grouping);
         if (thread() == 0 && lost) {
           p.units[unit].start = Start::cold;
@@ -148,9 +152,10 @@ struct StoreOrder {
       if (block >= x.k) continue;
       const int32_t n = static_cast<int32_t>(min_i64(kRows, x.n - block * kRows));
       const int64_t place = (x.block0 + block) * kRows;
+      const int32_t* ranks = ranks_of(p, x) + place;
       int32_t rank[4];  // element lane + 32 i
       for (int i = 0; i < 4; ++i)
-        rank[i] = lane() + 32 * i < n ? p.order[place + lane() + 32 * i] : INT32_MAX;
+        rank[i] = lane() + 32 * i < n ? ranks[lane() + 32 * i] : INT32_MAX;
       const bool sorted = x.start == Start::keep || x.start == Start::identity ||
                           p.kind == spec::Grouping::kmeans || p.kind == spec::Grouping::cubes ||
                           p.kind == spec::Grouping::identity;
@@ -199,6 +204,60 @@ struct StoreOrder {
   }
 };
 
+// Norms and energies of the watched blocks of the resulting order. Where no order was formed there
+// are no tokens: these rows become tokens here.
+struct Watch {
+  static constexpr int kThreads = 128;
+  static constexpr int kMinBlocks = 4;
+  static int64_t smem_bytes(const Params& p) { return BlockSums::smem_bytes(p); }
+  static constexpr int64_t kMost = 127;  // watched blocks of a problem
+  static int64_t tiles(const Params& p) { return p.max_blocks < kMost ? p.max_blocks : kMost; }
+  VCA_DEVICE static void run(const Params& p, int64_t items) {
+    const int64_t tiles = items / p.n_problems;
+    for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
+      const Piece at = piece_of(item, tiles);
+      const Problem x = problem_at(p, at.whole);
+      const int32_t block = at.part * spec::watch_stride(x.k);
+      if (block >= x.k) continue;
+      if (p.d_pad == 128)
+        watch<128>(p, x, block);
+      else
+        watch<64>(p, x, block);
+      sync_threads(kThreads);
+    }
+  }
+
+ private:
+  template <int kD>
+  VCA_DEVICE static void watch(const Params& p, const Problem& x, int32_t block) {
+    const int n = x.n - block * kRows < kRows ? x.n - block * kRows : kRows;
+    const int32_t* ranks = ranks_of(p, x) + (x.block0 + block) * kRows;
+    const auto nothing = [](int, int32_t) {};
+    typename RowSums<kD>::Energy out;
+    if (forms_order(x.start)) {
+      const int8_t* values = p.values + (x.row0 - x.rank0) * kD;
+      out = RowSums<kD>::of_block(
+          n,
+          [&](int place, int part) {
+            return load_word4(values + int64_t{ranks[place]} * kD + part * 16);
+          },
+          nothing);
+    } else {
+      const int32_t* tokens = p.tokens + p.extra[x.sub].chunk_base * kRows;
+      const prep::TokenScale scale = p.scales[x.unit];
+      out = RowSums<kD>::of_block(
+          n,
+          [&](int place, int part) {
+            return token_part(p, p.subs[x.sub].batch, x.head, tokens[ranks[place]], part, scale);
+          },
+          nothing);
+    }
+    if (thread() != 0) return;
+    p.watched_norm2[x.block0 + block] = out.norm2;
+    p.watched_energy[x.block0 + block] = out.energy;
+  }
+};
+
 // f_g of the order, and the history in the state.
 struct StoreUnit {
   static constexpr int kThreads = 256;
@@ -206,14 +265,22 @@ struct StoreUnit {
   static int64_t smem_bytes(const Params&) { return 16 * (kThreads / 32); }
   VCA_DEVICE static void run(const Params& p, int64_t items) {
     for (int64_t unit = ptx::cta_index(); unit < items; unit += ptx::grid_size()) {
-      const double f = removed_energy<kThreads>(p, unit, ptx::dynamic_smem_pointer());
-      if (thread() == 0) store(p, unit, f);
+      double f = 0.0, f_watched = 0.0;
+      if (p.state != nullptr)
+        f_watched = removed_energy<kThreads>(p, unit, true, p.watched_norm2, p.watched_energy,
+                                             ptx::dynamic_smem_pointer());
+      if (forms_order(p.units[unit].start))
+        f = removed_energy<kThreads>(p, unit, false, p.norm2, p.energy,
+                                     ptx::dynamic_smem_pointer());
+      else
+        f = f_watched;
+      if (thread() == 0) store(p, unit, f, f_watched);
       sync_threads(kThreads);
     }
   }
 
  private:
-  VCA_DEVICE static void store(const Params& p, int64_t unit, double f) {
+  VCA_DEVICE static void store(const Params& p, int64_t unit, double f, double f_watched) {
     const Unit& u = p.units[unit];
     p.units[unit].f = f;
     const bool regrouped = u.start == Start::cold || u.start == Start::warm;
@@ -225,12 +292,12 @@ struct StoreUnit {
     if (regrouped) {
       s.has_order = 1;
       s.used = u.used;
-      s.f_at_grouping = s.f_last = f;
+      s.f_at_grouping = s.f_last = f_watched;
       s.step = step;
       s.fingerprint = p.fixed_tokens ? 0 : p.fingerprint[unit / p.h_kv];
     } else if (u.start == Start::keep && s.last_call_step != step) {
       // With two guidance branches a step, the first one is the measure.
-      s.f_last = f;
+      s.f_last = f_watched;
     }
     s.last_call_step = step;
   }

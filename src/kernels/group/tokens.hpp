@@ -239,6 +239,15 @@ struct SigmaScale {
   }
 };
 
+// 16 channels of a token.
+VCA_DEVICE Word4 token_part(const Params& p, int64_t batch, int64_t head, int32_t token, int part,
+                            const prep::TokenScale& scale) {
+  float x[16];
+  load_channels<16>(p.v, row_offset(p.v, batch, head, token), part * 16, p.d, x);
+  return {prep::int8_tokens(x, scale), prep::int8_tokens(x + 4, scale),
+          prep::int8_tokens(x + 8, scale), prep::int8_tokens(x + 12, scale)};
+}
+
 // 128 rows of a unit.
 struct Tokens {
   static constexpr int kThreads = 256;
@@ -250,23 +259,15 @@ struct Tokens {
       const int64_t unit = at.whole, first = int64_t{at.part} * kRows;
       const int64_t sub = piece_of(unit, p.h_kv).whole, head = piece_of(unit, p.h_kv).part;
       const int64_t n = min_i64(p.n_valid[sub] - first, kRows);
-      if (n <= 0) continue;
+      if (n <= 0 || p.token_wanted[unit] == 0) continue;
       const int32_t* tokens = p.tokens + p.extra[sub].chunk_base * kRows + first;
       int8_t* out = p.values + (rows_of(p, sub, head) + first) * p.d_pad;
       const prep::TokenScale scale = p.scales[unit];
       const int parts = p.d_pad / 16, part = thread() % parts;
       VCA_UNROLL_4
-      for (int row = thread() / parts; row < n; row += kThreads / parts) {
-        float x[16];
-        load_channels<16>(p.v, row_offset(p.v, p.subs[sub].batch, head, tokens[row]), part * 16,
-                          p.d, x);
-        Word4 w;
-        w.x = prep::int8_tokens(x, scale);
-        w.y = prep::int8_tokens(x + 4, scale);
-        w.z = prep::int8_tokens(x + 8, scale);
-        w.w = prep::int8_tokens(x + 12, scale);
-        store_word4(out + int64_t{row} * p.d_pad + part * 16, w);
-      }
+      for (int row = thread() / parts; row < n; row += kThreads / parts)
+        store_word4(out + int64_t{row} * p.d_pad + part * 16,
+                    token_part(p, p.subs[sub].batch, head, tokens[row], part, scale));
     }
   }
 };

@@ -74,8 +74,9 @@ struct Layout {
   std::vector<Entry> entries;
   int64_t n_units = 0, n_problems = 0, places = 0;
   int64_t max_blocks = 0, max_unit_blocks = 0, max_labels = 1;
-  int64_t table, units, sigma_parts, scales, any_cold, most_passes, fingerprint, values, order, labels, axes,
-      projections, centroids, bucket, histogram, lists, sums, means, norm2, energy, tried, pairs,
+  int64_t table, units, sigma_parts, scales, any_cold, most_passes, token_wanted, fingerprint, values, order, labels, axes,
+      projections, centroids, bucket, histogram, lists, sums, means, norm2, energy,
+      watched_norm2, watched_energy, tried, pairs,
       n_pairs, out_order;
   int64_t bytes = 0;
 
@@ -133,6 +134,7 @@ inline Layout::Layout(const Request& request, const Shape& shape) {
   scales = take(n_units * static_cast<int64_t>(sizeof(prep::TokenScale)));
   any_cold = take(4);
   most_passes = take(4);
+  token_wanted = take(n_units);
   fingerprint = take(static_cast<int64_t>(shape.subs.size()) * 8);
   values = take(places * d);
   order = take(places * 4);
@@ -149,6 +151,8 @@ inline Layout::Layout(const Request& request, const Shape& shape) {
   means = take(blocks * d);
   norm2 = take(blocks * 8);
   energy = take(blocks * 4);
+  watched_norm2 = take(blocks * 8);
+  watched_energy = take(blocks * 4);
   tried = take(blocks * kPairMemory * 4);
   pairs = take(blocks * 4);
   n_pairs = take(n_problems * 4);
@@ -214,6 +218,7 @@ inline Params device_params(const Request& request, const Layout& layout, const 
   p.scales = reinterpret_cast<prep::TokenScale*>(base + layout.scales);
   p.any_cold = ints(layout.any_cold);
   p.most_passes = ints(layout.most_passes);
+  p.token_wanted = base + layout.token_wanted;
   p.fingerprint = reinterpret_cast<uint64_t*>(base + layout.fingerprint);
   p.values = bytes(layout.values);
   p.order = ints(layout.order);
@@ -228,6 +233,8 @@ inline Params device_params(const Request& request, const Layout& layout, const 
   p.means = bytes(layout.means);
   p.norm2 = reinterpret_cast<int64_t*>(base + layout.norm2);
   p.energy = ints(layout.energy);
+  p.watched_norm2 = reinterpret_cast<int64_t*>(base + layout.watched_norm2);
+  p.watched_energy = ints(layout.watched_energy);
   p.tried = ints(layout.tried);
   p.pairs = ints(layout.pairs);
   p.n_pairs = ints(layout.n_pairs);

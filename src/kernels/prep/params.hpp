@@ -117,6 +117,7 @@ struct Params {
   float* v_factor;       // [unit][d_pad]: factor on V before encoding; 0 in padded channels
   int8_t* token_values;  // [row][d_pad], what grouping sees of V; null: no grouping
   const TokenScale* token_scale;  // [unit]
+  const uint8_t* token_wanted;    // [unit]
   float* k_head_max;              // [unit], e4m3_head: largest |k|
   float* q_head_max;              // [head], e4m3_head: largest |q|
   float* energy_rows;     // [kv block][128] by rank; null unless energy_removed is asked for

@@ -107,6 +107,7 @@ void run_passes(const PrepParams& request, void* workspace, Launcher& launcher) 
     if (v != Source::any) {
       auto* scratch = static_cast<uint8_t*>(workspace) + layout.grouping;
       ranges.token_values = reinterpret_cast<int8_t*>(scratch + layout.group->values);
+      ranges.token_wanted = scratch + layout.group->token_wanted;
       ranges.token_scale = reinterpret_cast<const TokenScale*>(scratch + layout.group->scales);
     }
   }

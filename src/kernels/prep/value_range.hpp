@@ -42,7 +42,7 @@ struct ValueRangeTuned {
     // Rows of a unit begin at its first block (kernels/group/params.hpp).
     int8_t* out = nullptr;
     TokenScale scale = {0.0f, 0.0f};
-    if (p.token_values != nullptr) {
+    if (p.token_values != nullptr && p.token_wanted[int64_t{at.sub} * p.h_kv + at.head] != 0) {
       const int64_t row = (sub.kv_block_base + at.head * sub.kv_block_stride) * kRows + first;
       out = p.token_values + row * kDPad + channel;
       scale = p.token_scale[int64_t{at.sub} * p.h_kv + at.head];

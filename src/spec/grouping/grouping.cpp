@@ -28,7 +28,7 @@ constexpr std::pair<Grouping, const char*> kNames[] = {
 struct Candidate {
   Grouping used = Grouping::identity;
   Order order;
-  double f_g = 0.0;
+  double f_g = 0.0, f_watched = 0.0;
 };
 
 Order identity_order(const Tokens& tokens) {
@@ -39,6 +39,7 @@ Order identity_order(const Tokens& tokens) {
 
 Candidate finished(const Tokens& tokens, Candidate c) {
   c.f_g = removed_energy(tokens, c.order);
+  c.f_watched = removed_energy(tokens, c.order, true);
   return c;
 }
 
@@ -104,7 +105,7 @@ bool warm_start(const Tokens& tokens, const GroupingParams& params, const HeadSt
   Candidate old;
   if (!known || !wanted || !old_order(tokens, state, &old.order)) return false;
   old = finished(tokens, std::move(old));
-  if (old.f_g < params.warm_share * state.f_g) return false;
+  if (old.f_watched < params.warm_share * state.f_watched) return false;
   old.used = state.used;
   pair_exchange(tokens, params, params.warm_pair_passes, &old.order);
   *out = finished(tokens, std::move(old));
@@ -114,6 +115,7 @@ bool warm_start(const Tokens& tokens, const GroupingParams& params, const HeadSt
 GroupingResult to_result(const GroupingInput& input, const Tokens& tokens, const Candidate& c) {
   GroupingResult result;
   result.f_g = c.f_g;
+  result.f_watched = c.f_watched;
   result.used = c.used;
   for (const Range& segment : tokens.segments) {
     auto& order = result.order_by_segment.emplace_back();
@@ -122,7 +124,7 @@ GroupingResult to_result(const GroupingInput& input, const Tokens& tokens, const
   }
   result.state.used = c.used;
   result.state.head_dim = input.head_dim;
-  result.state.f_g = c.f_g;
+  result.state.f_watched = c.f_watched;
   result.state.order_by_segment = result.order_by_segment;
   return result;
 }
@@ -153,15 +155,20 @@ GroupingResult group_head(const GroupingInput& input, const GroupingParams& para
   return to_result(input, tokens, c);
 }
 
-double f_g_of_order(const GroupingInput& input, const GroupingParams& params,
-                    const std::vector<std::vector<int64_t>>& order_by_segment) {
+OrderShares shares_of_order(const GroupingInput& input, const GroupingParams& params,
+                            const std::vector<std::vector<int64_t>>& order_by_segment) {
   const Tokens tokens = quantise_tokens(input, params);
   HeadState state;
   state.order_by_segment = order_by_segment;
   Order order;
   if (!old_order(tokens, state, &order))
-    throw std::invalid_argument("f_g_of_order: the order is no permutation of the valid tokens");
-  return removed_energy(tokens, order);
+    throw std::invalid_argument("shares_of_order: the order is no permutation of the valid tokens");
+  return {removed_energy(tokens, order), removed_energy(tokens, order, true)};
+}
+
+double f_g_of_order(const GroupingInput& input, const GroupingParams& params,
+                    const std::vector<std::vector<int64_t>>& order_by_segment) {
+  return shares_of_order(input, params, order_by_segment).f_g;
 }
 
 }  // namespace vca::spec

@@ -24,6 +24,10 @@ bool from_string(std::string_view name, Grouping* out);
 /// Rows per block mean.
 inline constexpr int kGroupRows = 128;
 
+/// Decisions about an order (is it worth keeping?) look at every watch_stride-th block of a
+/// segment, from its first on: 64 to 127 of them, all of fewer than 128.
+constexpr int32_t watch_stride(int32_t blocks) { return blocks < 128 ? 1 : blocks / 64; }
+
 /// A token range in the original order. `kind`: 0 video, 1 text (2, padding, never gets here).
 struct Segment {
   int64_t begin = 0;
@@ -62,7 +66,8 @@ struct GroupingParams {
   int vsmooth_sample_min = 4096;   ///< sample rows = min(n, max(this, ceil(n / divisor)))
   int vsmooth_sample_divisor = 8;  ///< see above
   int balanced_iterations = 6;
-  /// A warm start keeps the order of last time while its f_g is at least this share of what it was.
+  /// A warm start keeps the order of last time while its f_g, of the watched blocks, is at least
+  /// this share of what it was.
   double warm_share = 0.75;
 };
 
@@ -70,7 +75,7 @@ struct GroupingParams {
 struct HeadState {
   Grouping used = Grouping::identity;  ///< `vsmooth` for `auto`; the requested kind otherwise
   int head_dim = 0;
-  double f_g = 0.0;   ///< at the last grouping
+  double f_watched = 0.0;  ///< f_g of the watched blocks at the last grouping
   int64_t step = -1;  ///< of the last grouping; written by the caller, -1 = never
   /// Token indices of each segment in group order.
   std::vector<std::vector<int64_t>> order_by_segment;
@@ -85,6 +90,7 @@ struct GroupingResult {
   /// Permutation of each segment's valid tokens; block j of a segment is entries [128j, 128j+128).
   std::vector<std::vector<int64_t>> order_by_segment;
   double f_g = 0.0;  ///< energy removed by the block means, on the INT8 tokens
+  double f_watched = 0.0;  ///< f_g of the watched blocks only: what decisions compare
   Grouping used = Grouping::identity;
   HeadState state;
 };
@@ -95,13 +101,19 @@ struct GroupingResult {
 GroupingResult group_head(const GroupingInput& input, const GroupingParams& params,
                           const HeadState* warm);
 
-/// f_g of a given order of this input: sum over blocks ||sum x||^2 / n over sum ||x||^2, on the
-/// INT8 tokens; 0 when all tokens are zero. Throws std::invalid_argument when an order is no
-/// permutation of its segment's valid tokens.
+struct OrderShares {
+  double f_g = 0.0, f_watched = 0.0;
+};
+
+/// f_g of a given order of this input, and of its watched blocks: sum over blocks ||sum x||^2 / n
+/// over sum ||x||^2, on the INT8 tokens; 0 when all tokens are zero. Throws std::invalid_argument
+/// when an order is no permutation of its segment's valid tokens.
+OrderShares shares_of_order(const GroupingInput& input, const GroupingParams& params,
+                            const std::vector<std::vector<int64_t>>& order_by_segment);
 double f_g_of_order(const GroupingInput& input, const GroupingParams& params,
                     const std::vector<std::vector<int64_t>>& order_by_segment);
 
-/// Whether a head should be regrouped.
+/// Whether a head should be regrouped, from f_g of the watched blocks.
 inline bool decayed(double f_now, double f_at_last, double threshold = 0.9) {
   return f_now < threshold * f_at_last;
 }

@@ -8,7 +8,8 @@
 namespace vca::spec::grouping {
 
 /// Full blocks in exact int64, each segment's tail in FP64 in segment order. 0 if all tokens are 0.
-double removed_energy(const Tokens& tokens, const Order& order);
+/// `watched`: of the watched blocks and their tokens only.
+double removed_energy(const Tokens& tokens, const Order& order, bool watched = false);
 
 /// Sorts the tokens of every block ascending: blocks are sets, and ascending rows gather better.
 void sort_inside_blocks(const Tokens& tokens, Order* order);

@@ -11,7 +11,7 @@ namespace vca::spec {
 namespace {
 
 constexpr uint32_t kMagic = 0x47414356;  // "VCAG"
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 
 uint64_t fnv1a(std::span<const uint8_t> bytes) {
   uint64_t hash = 0xcbf29ce484222325u;
@@ -64,7 +64,7 @@ std::vector<uint8_t> HeadState::serialise() const {
   w.put(kVersion, 4);
   w.put(static_cast<uint64_t>(used), 4);
   w.put(static_cast<uint64_t>(head_dim), 4);
-  w.put(std::bit_cast<uint64_t>(f_g), 8);
+  w.put(std::bit_cast<uint64_t>(f_watched), 8);
   w.put(static_cast<uint64_t>(step), 8);
   int width = 4;  // token indices rarely need more
   for (const auto& order : order_by_segment)
@@ -91,7 +91,7 @@ bool HeadState::deserialise(std::span<const uint8_t> blob, HeadState* out) {
   const uint64_t used = r.get(4);
   state.used = static_cast<Grouping>(used);
   state.head_dim = static_cast<int>(r.get(4));
-  state.f_g = std::bit_cast<double>(r.get(8));
+  state.f_watched = std::bit_cast<double>(r.get(8));
   state.step = static_cast<int64_t>(r.get(8));
   const int width = static_cast<int>(r.get(4));
   if (used > static_cast<uint64_t>(Grouping::automatic) || state.head_dim < 0 ||
