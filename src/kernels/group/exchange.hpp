@@ -8,31 +8,33 @@ namespace vca::kernels::group {
 
 // One pair of blocks: `inner` times, the 128 rows of smallest (x.axis, rank), axis being the
 // difference of the block sums, become the first block. Kept only where the squared norms of the
-// sums grew. Thread i owns row i and knows on which side it is; sums change by the rows that change
-// sides.
+// sums grew. Thread i owns rows 2i and 2i + 1 and knows on which side they are; sums change by the
+// rows that change sides. Six pairs to a processor, so that some load or wait while others compute.
 template <int kD>
 struct Exchange {
-  static constexpr int kThreads = 256;
-  static constexpr int kMinBlocks = 5;
+  static constexpr int kThreads = 128;
+  static constexpr int kMinBlocks = 6;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kPair = 2 * kRows;
+  static constexpr int kOwn = kPair / kThreads;         // rows of a thread
+  static constexpr int kWarpRows = kPair / kWarps;
+  static constexpr int kSteps = RowShare<kD>::kSteps;
   static constexpr int kBins = 256;
-  struct Row {
-    int32_t key, rank;
-  };
   struct Shared {
     unsigned char rows[kPair * kD];
     int32_t rank[kPair];
     int32_t key[kPair];
     int32_t bins[kBins];  // keys in each of 256 equal parts of their range
-    Row listed[kPair];    // keys of the part that holds the 128th
     int32_t low[kD], total[kD];
-    uint32_t axis[2][kD / 4];  // the axis as 256 * high + low, bytes in the channels' order
+    uint32_t axis[kD / 2];  // the axis as 256 * high + low, in the order of an MMA's registers
     int64_t norms[2 * kWarps];
     int32_t least[kWarps], most[kWarps], counts[kWarps];
+    uint32_t moving[kWarps][kWarpRows / 4];  // bytes: rows of a warp that change sides
+    uint8_t listed[kPair];                   // rows in the part that holds the 128th key
     int32_t n_listed;
     int32_t moved;  // whether a row has changed sides in the last split
   };
+  static_assert(kMinBlocks * (sizeof(Shared) + 1024) <= 228 * 1024);
   static int64_t smem_bytes(const Params&) { return sizeof(Shared); }
   VCA_DEVICE static void run(const Params& p, int32_t pass, int64_t items) {
     if (pass >= *p.most_passes) return;
@@ -50,14 +52,17 @@ struct Exchange {
   }
 
  private:
-  // A pair, and the row that this thread is going to load, long before it is needed.
+  // A pair, and the rows that this thread is going to load, long before they are needed.
   struct Work {
-    int32_t item, a, b, rank;  // fewer than 2^31 items: each stands for 16 KiB of INT8 or more
+    int32_t item, a, b, rank[kOwn];  // fewer than 2^31 items: each stands for 16 KiB of INT8 or more
     const int8_t* values;
+  };
+  struct Side {
+    bool low[kOwn];
   };
   VCA_DEVICE static Work next_work(const Params& p, int32_t pass, int32_t item, int32_t items) {
     const auto slots = static_cast<int32_t>(p.max_blocks / 2);
-    Work out{item, 0, 0, 0, nullptr};
+    Work out{item, 0, 0, {0, 0}, nullptr};
     for (; out.item < items; out.item += static_cast<int32_t>(ptx::grid_size())) {
       const Piece at = piece_of(out.item, slots);
       const Problem x = problem_at(p, at.whole);
@@ -67,7 +72,10 @@ struct Exchange {
       out.a = static_cast<int32_t>(x.block0) + pair[0];
       out.b = static_cast<int32_t>(x.block0) + pair[1];
       out.values = p.values + (x.row0 - x.rank0) * kD;
-      out.rank = p.order[int64_t{thread() < kRows ? out.a : out.b} * kRows + thread() % kRows];
+      const int32_t row = kOwn * thread();
+      const int32_t* order = p.order + int64_t{row < kRows ? out.a : out.b} * kRows + row % kRows;
+      VCA_UNROLL
+      for (int i = 0; i < kOwn; ++i) out.rank[i] = order[i];
       break;
     }
     return out;
@@ -80,16 +88,21 @@ struct Exchange {
 
   VCA_DEVICE static void exchange(const Params& p, Shared& s, int64_t a, int64_t b,
                                   const Work& next) {
-    bool low = thread() < kRows, moved = false;
+    const bool first = thread() < kThreads / 2;
+    Side side{{first, first}};
+    bool moved = false;
     for (int i = 0; i < p.inner; ++i) {
       project(s);
-      if (i == 0 && next.values != nullptr) prefetch(next.values + int64_t{next.rank} * kD);
-      s.bins[thread()] = 0;
+      if (i == 0 && next.values != nullptr) {
+        VCA_UNROLL
+        for (int j = 0; j < kOwn; ++j) prefetch(next.values + int64_t{next.rank[j]} * kD);
+      }
+      for (int j = thread(); j < kBins; j += kThreads) s.bins[j] = 0;
       if (thread() == 0) s.n_listed = s.moved = 0;
       sync_threads(kThreads);
-      const bool was_low = low;
-      low = split(s);
-      move(s, low, was_low);
+      const Side was = side;
+      side = split(s);
+      move(s, side, was);
       sync_threads(kThreads);
       // The same sums give the same axis and the same split again.
       if (s.moved == 0) break;
@@ -99,11 +112,12 @@ struct Exchange {
         sync_threads(kThreads);
       }
     }
-    if (moved) store(p, s, a, b, low);
+    if (moved) store(p, s, a, b, side);
   }
 
   VCA_DEVICE static void load(const Params& p, Shared& s, const Work& work) {
-    s.rank[thread()] = work.rank;
+    VCA_UNROLL
+    for (int i = 0; i < kOwn; ++i) s.rank[kOwn * thread() + i] = work.rank[i];
     if (thread() < kD) {
       const int32_t low = p.sums[work.a * kD + thread()], high = p.sums[work.b * kD + thread()];
       s.low[thread()] = low;
@@ -112,69 +126,113 @@ struct Exchange {
     }
     sync_threads(kThreads);
     constexpr int kParts = kD / 16;
-    VCA_UNROLL_4
-    for (int i = 0; i < kParts; ++i) {
-      const int row = i * (kThreads / kParts) + thread() / kParts, part = thread() % kParts;
+    const int part = thread() % kParts;
+    VCA_UNROLL_8
+    for (int i = 0; i < kPair * kParts / kThreads; ++i) {
+      const int row = i * (kThreads / kParts) + thread() / kParts;
       store_word4(s.rows + chunk_offset<kD>(row, part),
                   load_word4(work.values + int64_t{s.rank[row]} * kD + part * 16));
     }
     sync_threads(kThreads);
   }
 
-  // axis = 256 * high + low, both signed bytes: |axis| <= 32512.
+  // axis = 256 * high + low, both signed bytes: |axis| <= 32512. Where a row's share has word `word`
+  // (bits.hpp), four words of the axis lie together: high and low bytes for that word and its
+  // neighbour.
   VCA_DEVICE static void set_axis(Shared& s, int channel, int32_t axis) {
+    const int word = channel / 4, chunk = word / 4, step = chunk / 4 * 2 + word % 4 / 2;
+    auto* to = reinterpret_cast<int8_t*>(s.axis) +
+               ((step * 4 + chunk % 4) * 4 + word % 2 * 2) * 4 + channel % 4;
     const int32_t low = static_cast<int8_t>(axis & 255);
-    reinterpret_cast<int8_t*>(s.axis[0])[channel] = static_cast<int8_t>((axis - low) >> 8);
-    reinterpret_cast<int8_t*>(s.axis[1])[channel] = static_cast<int8_t>(low);
+    to[0] = static_cast<int8_t>((axis - low) >> 8);
+    to[4] = static_cast<int8_t>(low);
   }
 
-  // Two columns of an MMA are the two bytes of the axis; a warp takes its own 32 rows.
+  // The bytes of the axis are rows 0 and 8 of an MMA's first operand, eight rows the columns of its
+  // second: four lanes have both products of two rows each. A warp takes its own 64 rows.
   VCA_DEVICE static void project(Shared& s) {
     const int g = lane() / 4, t = lane() % 4;
-    RowShare<kD> column = empty_share<kD>();
-    if (g < 2) {
-      const auto* bytes = reinterpret_cast<const unsigned char*>(s.axis[g]);
-      VCA_UNROLL
-      for (int c = 0; c < RowShare<kD>::kChunks; ++c)
-        column.chunk[c] = load_word4(bytes + (t + 4 * c) * 16);
-    }
+    Word4 axis[kSteps];
+    VCA_UNROLL
+    for (int j = 0; j < kSteps; ++j)
+      axis[j] = g == 0 ? load_word4(s.axis + (j * 4 + t) * 4) : Word4{0, 0, 0, 0};
     ptx::bar_warp_sync();
     VCA_UNROLL
-    for (int i = 0; i < 2; ++i) {
-      const int row = warp() * 32 + i * 16 + g;
+    for (int i = 0; i < kWarpRows / 8; ++i) {
+      const int row = warp() * kWarpRows + i * 8;
+      const RowShare<kD> share = share_from_shared<kD>(s.rows, row + g, t);
       int32_t dot[4] = {0, 0, 0, 0};
-      multiply<kD>(dot, share_from_shared<kD>(s.rows, row, t),
-                   share_from_shared<kD>(s.rows, row + 8, t), column);
-      if (t == 0) {
-        s.key[row] = 256 * dot[0] + dot[1];
-        s.key[row + 8] = 256 * dot[2] + dot[3];
+      VCA_UNROLL
+      for (int j = 0; j < kSteps; ++j)
+        ptx::mma_m16n8k32_s32_s8_s8(dot, axis[j].x, axis[j].y, axis[j].z, axis[j].w, share.low(j),
+                                    share.high(j));
+      if (g == 0) {
+        s.key[row + 2 * t] = 256 * dot[0] + dot[2];
+        s.key[row + 2 * t + 1] = 256 * dot[1] + dot[3];
       }
     }
     ptx::bar_warp_sync();
-    const int32_t key = s.key[thread()];
-    const int32_t least = ptx::redux_sync_min(key), most = ptx::redux_sync_max(key);
+    const int32_t first = s.key[kOwn * thread()], second = s.key[kOwn * thread() + 1];
+    const int32_t least = ptx::redux_sync_min(first < second ? first : second),
+                  most = ptx::redux_sync_max(first < second ? second : first);
     if (lane() == 0) {
       s.least[warp()] = least;
       s.most[warp()] = most;
     }
   }
 
-  // Whether the thread's row is among the 128 of smallest (key, rank). The range of the keys is cut
-  // in 256 parts: whole parts below the one with the 128th key are low, and inside it rows are
+  // Whether the thread's rows are among the 128 of smallest (key, rank). The range of the keys is
+  // cut in 256 parts: whole parts below the one with the 128th key are low, and inside it rows are
   // compared one by one.
-  VCA_DEVICE static bool split(Shared& s) {
-    const int32_t key = s.key[thread()];
-    int32_t least = s.least[lane() % kWarps], most = s.most[lane() % kWarps];
-    least = ptx::redux_sync_min(least);
-    most = ptx::redux_sync_max(most);
+  VCA_DEVICE static Side split(Shared& s) {
+    int32_t key[kOwn], bin[kOwn];
+    int32_t least = s.least[0], most = s.most[0];
+    VCA_UNROLL
+    for (int w = 1; w < kWarps; ++w) {
+      least = s.least[w] < least ? s.least[w] : least;
+      most = s.most[w] > most ? s.most[w] : most;
+    }
     // |key| < 2^30, so the span is below 2^31.
     const uint32_t span = static_cast<uint32_t>(most) - static_cast<uint32_t>(least);
     const uint32_t shift = span < kBins ? 0 : static_cast<uint32_t>(24 - leading_zeros(span));
-    const auto bin =
-        static_cast<int32_t>((static_cast<uint32_t>(key) - static_cast<uint32_t>(least)) >> shift);
-    ptx::red_shared_add(&s.bins[bin], 1);
+    VCA_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      key[i] = s.key[kOwn * thread() + i];
+      bin[i] = static_cast<int32_t>((static_cast<uint32_t>(key[i]) - static_cast<uint32_t>(least)) >>
+                                    shift);
+      ptx::red_shared_add(&s.bins[bin[i]], 1);
+    }
     sync_threads(kThreads);
-    // Every warp finds the part for itself; a lane looks at eight.
+    const Border at = find_border(s);
+    Side side;
+    VCA_UNROLL
+    for (int i = 0; i < kOwn; ++i) side.low[i] = bin[i] <= at.part;
+    if (at.members == at.need) return side;  // the same decision in every warp
+    VCA_UNROLL
+    for (int i = 0; i < kOwn; ++i)
+      if (bin[i] == at.part)
+        s.listed[add_shared(&s.n_listed, 1)] = static_cast<uint8_t>(kOwn * thread() + i);
+    sync_threads(kThreads);
+    VCA_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      if (bin[i] != at.part) continue;
+      const int32_t rank = s.rank[kOwn * thread() + i];
+      int32_t before = 0;
+      for (int j = 0; j < at.members; ++j) {
+        const int other = s.listed[j];
+        before += s.key[other] < key[i] || (s.key[other] == key[i] && s.rank[other] < rank) ? 1 : 0;
+      }
+      side.low[i] = before < at.need;
+    }
+    return side;
+  }
+
+  // The part with the 128th key, how many rows it has, and how many of them are low.
+  struct Border {
+    int32_t part, members, need;
+  };
+  // Every warp finds it for itself; a lane looks at eight parts.
+  VCA_DEVICE static Border find_border(const Shared& s) {
     const Word4 first = load_word4(s.bins + lane() * 8),
                 second = load_word4(s.bins + lane() * 8 + 4);
     int32_t count[8];
@@ -192,38 +250,27 @@ struct Exchange {
           static_cast<uint32_t>(up_to), (static_cast<uint32_t>(lane()) - distance) & 31u));
       if (static_cast<uint32_t>(lane()) >= distance) up_to += below;
     }
-    int32_t need = kRows - (up_to - sum), part = lane() * 8, members = 0;
-    const bool here = need > 0 && need <= sum;
+    Border out{lane() * 8, 0, kRows - (up_to - sum)};
+    const bool here = out.need > 0 && out.need <= sum;
     if (here) {
       // `need` of the parts from `part` on.
       int i = 0;
       VCA_UNROLL
       for (int j = 0; j < 7; ++j)
-        if (i == j && need > count[j]) {
-          need -= count[j];
+        if (i == j && out.need > count[j]) {
+          out.need -= count[j];
           ++i;
         }
-      part += i;
+      out.part += i;
       VCA_UNROLL
-      for (int j = 0; j < 8; ++j) members = i == j ? count[j] : members;
+      for (int j = 0; j < 8; ++j) out.members = i == j ? count[j] : out.members;
     }
     const uint32_t mask = ptx::vote_sync_ballot(here);
     const auto owner = static_cast<uint32_t>(popcount((mask & (0u - mask)) - 1u));
-    part = static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(part), owner));
-    need = static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(need), owner));
-    members = static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(members), owner));
-    if (members == need) return bin <= part;
-    // The same decision in every warp.
-    const Row own{key, s.rank[thread()]};
-    if (bin == part) s.listed[add_shared(&s.n_listed, 1)] = own;
-    sync_threads(kThreads);
-    if (bin != part) return bin < part;
-    int32_t before = 0;
-    for (int i = 0; i < members; ++i) {
-      const Row other = s.listed[i];
-      before += other.key < own.key || (other.key == own.key && other.rank < own.rank) ? 1 : 0;
-    }
-    return before < need;
+    const auto from_owner = [owner](int32_t x) {
+      return static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(x), owner));
+    };
+    return {from_owner(out.part), from_owner(out.members), from_owner(out.need)};
   }
   VCA_DEVICE static int leading_zeros(uint32_t x) {
 #if defined(__CUDACC__)
@@ -235,16 +282,42 @@ struct Exchange {
 
   // Adds the rows that come to the first half to its sums, and takes away those that leave. Sums of
   // unsigned bytes in two halves of a word; a half's borrow from the other is undone at the end.
-  VCA_DEVICE static void move(Shared& s, bool low, bool was_low) {
-    const uint32_t come = ptx::vote_sync_ballot(low && !was_low);
-    const uint32_t leave = ptx::vote_sync_ballot(was_low && !low);
-    if ((come | leave) == 0) return;
+  VCA_DEVICE static void move(Shared& s, const Side& side, const Side& was) {
+    constexpr uint32_t kLeaves = 128;  // beside a row's number in its warp
+    auto* list = reinterpret_cast<uint8_t*>(s.moving[warp()]);
+    int32_t n = 0, net = 0;
+    VCA_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      const bool moves = side.low[i] != was.low[i];
+      const uint32_t mask = ptx::vote_sync_ballot(moves);
+      const uint32_t leave = ptx::vote_sync_ballot(moves && was.low[i]);
+      if (moves)
+        list[n + popcount(mask & ((1u << lane()) - 1u))] = static_cast<uint8_t>(
+            static_cast<uint32_t>(kOwn * lane() + i) | (was.low[i] ? kLeaves : 0u));
+      n += popcount(mask);
+      net += popcount(mask) - 2 * popcount(leave);
+    }
+    if (n == 0) return;
+    ptx::bar_warp_sync();
     constexpr int kLanes = kD / 4;
     const int word = lane() % kLanes;
     int32_t even = 0, odd = 0;
-    add_rows(s, come, word, 1, even, odd);
-    add_rows(s, leave, word, -1, even, odd);
-    const int32_t bias = 128 * (popcount(come) - popcount(leave));
+    VCA_UNROLL_1
+    for (int i = 0; i < n; i += 4) {
+      const uint32_t entries = s.moving[warp()][i / 4];
+      VCA_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const uint32_t entry = entries >> (8 * j);
+        const int row = warp() * kWarpRows + static_cast<int>(entry & (kLeaves - 1) & (kWarpRows - 1));
+        const int32_t sign = i + j >= n ? 0 : (entry & kLeaves) != 0 ? -1 : 1;
+        const uint32_t bytes = *reinterpret_cast<const uint32_t*>(
+                                   s.rows + chunk_offset<kD>(row, word / 4) + word % 4 * 4) ^
+                               0x80808080u;
+        even += sign * static_cast<int32_t>(bytes & 0x00FF00FFu);
+        odd += sign * static_cast<int32_t>(bytes >> 8 & 0x00FF00FFu);
+      }
+    }
+    const int32_t bias = 128 * net;
     if (lane() < kLanes) {
       int32_t* to = s.low + word * 4;
       const auto half = [](int32_t x) { return static_cast<int32_t>(static_cast<int16_t>(x)); };
@@ -255,20 +328,8 @@ struct Exchange {
     }
     if (lane() == 0) s.moved = 1;
   }
-  VCA_DEVICE static void add_rows(const Shared& s, uint32_t rows, int word, int32_t sign,
-                                  int32_t& even, int32_t& odd) {
-    while (rows != 0) {
-      const int row = warp() * 32 + popcount((rows & (0u - rows)) - 1u);
-      rows &= rows - 1;
-      const uint32_t bytes = *reinterpret_cast<const uint32_t*>(
-                                 s.rows + chunk_offset<kD>(row, word / 4) + word % 4 * 4) ^
-                             0x80808080u;
-      even += sign * static_cast<int32_t>(bytes & 0x00FF00FFu);
-      odd += sign * static_cast<int32_t>(bytes >> 8 & 0x00FF00FFu);
-    }
-  }
 
-  VCA_DEVICE static void store(const Params& p, Shared& s, int64_t a, int64_t b, bool is_low) {
+  VCA_DEVICE static void store(const Params& p, Shared& s, int64_t a, int64_t b, const Side& side) {
     int64_t low2 = 0, high2 = 0;
     int32_t low = 0, high = 0;
     if (thread() < kD) {
@@ -279,15 +340,17 @@ struct Exchange {
     }
     low2 = warp_sum(low2);
     high2 = warp_sum(high2);
-    const uint32_t mask = ptx::vote_sync_ballot(is_low);
+    static_assert(kOwn == 2);
+    const uint32_t even = ptx::vote_sync_ballot(side.low[0]),
+                   odd = ptx::vote_sync_ballot(side.low[1]), below = (1u << lane()) - 1u;
     if (lane() == 0) {
       s.norms[warp()] = low2;
       s.norms[kWarps + warp()] = high2;
-      s.counts[warp()] = popcount(mask);
+      s.counts[warp()] = popcount(even) + popcount(odd);
     }
     sync_threads(kThreads);
     low2 = high2 = 0;
-    int32_t lows = popcount(mask & ((1u << lane()) - 1u));  // before this row
+    int32_t lows = popcount(even & below) + popcount(odd & below);  // before these rows
     for (int w = 0; w < kWarps; ++w) {
       low2 += s.norms[w];
       high2 += s.norms[kWarps + w];
@@ -305,7 +368,12 @@ struct Exchange {
       p.norm2[a] = low2;
       p.norm2[b] = high2;
     }
-    p.order[(is_low ? a * kRows + lows : b * kRows + thread() - lows)] = s.rank[thread()];
+    VCA_UNROLL
+    for (int i = 0; i < kOwn; ++i) {
+      const int row = kOwn * thread() + i;
+      p.order[side.low[i] ? a * kRows + lows : b * kRows + row - lows] = s.rank[row];
+      lows += side.low[i] ? 1 : 0;
+    }
   }
 };
 

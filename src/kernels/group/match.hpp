@@ -14,7 +14,7 @@ namespace vca::kernels::group {
 // them are gone, or chunk by chunk where there are too many of them.
 template <int kD>
 struct Match {
-  static constexpr int kThreads = 512;  // registers for the shares of four rows
+  static constexpr int kThreads = 448;  // registers for the shares of four rows
   static constexpr int kMinBlocks = 1;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kParts = kD / 16;
