@@ -7,6 +7,7 @@
 
 #include "kernels/group_emulator.hpp"
 #include "kernels/group_problem.hpp"
+#include "spec/grouping/kmeans.hpp"
 
 namespace vca {
 namespace {
@@ -54,6 +55,28 @@ TEST_P(GroupKernels, EqualTheSpecification) {
       EXPECT_EQ(got.units[sub * static_cast<size_t>(GetParam().h) + static_cast<size_t>(head)].f,
                 expected.f_g);
     }
+}
+
+// A sample of more rows than sample_min gets fewer iterations.
+TEST(GroupClusters, LargeSamplesGetThreeIterations) {
+  GroupProblem problem({.name = "", .lens = {3000}, .h = 2, .d = 64});
+  const group::Request request = problem.request();
+  const group::Layout layout(request, problem.layout_shape());
+  Buffers buffers(layout);
+  uint8_t* const scratch = Buffers::align(buffers.scratch);
+  EmulatorLauncher launcher;
+  group::run_passes(request, layout, problem.params(), scratch, group::Part::all, launcher);
+  group::Params p = group::device_params(request, layout, problem.params(), scratch);
+  p.sample_min = 300;
+  group::form_clusters<64>(p, launcher);
+  std::vector<int32_t> sample(375);
+  for (int32_t i = 0; i < 375; ++i) sample[static_cast<size_t>(i)] = i * 3000 / 375;
+  for (int64_t head = 0; head < 2; ++head) {
+    const auto tokens = spec::grouping::quantise_tokens(problem.input(0, head), {});
+    const auto expected = spec::grouping::lloyd(tokens, sample, 24, 3, nullptr);
+    const int8_t* got = p.centroids + head * 24 * 64;
+    EXPECT_TRUE(std::equal(expected.values.begin(), expected.values.end(), got)) << head;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, GroupKernels, testing::ValuesIn(tests::group_cases()), name_of);

@@ -71,15 +71,17 @@ TEST(GroupingKmeans, EqualsNaive) {
 
 TEST(GroupingVsmooth, EqualsNaive) {
   Lcg random(6);
-  for (const int64_t n : {129, 900, 2000}) {
+  for (const int64_t n : {129, 900, 2000, 3000}) {
     const Tokens tokens = clustered(random, n, 128, 11, 0.8f);
     GroupingParams params;
     params.vsmooth_sample_min = 300;
     const Order rows = iota(tokens);
-    const int64_t m = std::min<int64_t>(n, 300), k = (n + 127) / 128;
+    // 300 rows or an eighth, and fewer iterations where an eighth is more.
+    const int64_t m = std::min<int64_t>(n, std::max<int64_t>(300, (n + 7) / 8)), k = (n + 127) / 128;
+    const int iterations = m > 300 ? 3 : 5;
     std::vector<int32_t> sample;
     for (int64_t i = 0; i < m; ++i) sample.push_back(static_cast<int32_t>(i * n / m));
-    const auto centroids = naive_lloyd(tokens, sample, k, params.vsmooth_iterations).second;
+    const auto centroids = naive_lloyd(tokens, sample, k, iterations).second;
     const auto labels = naive_labels(tokens, rows, centroids);
     std::vector<std::vector<int32_t>> members(k);
     for (size_t i = 0; i < labels.size(); ++i) members[labels[i]].push_back(rows[i]);

@@ -85,7 +85,8 @@ struct Assign {
     return ceil_div(kSample ? max_sample(p, rows) : rows, kItemRows);
   }
 
-  VCA_DEVICE static void run(const Params& p, int64_t items) {
+  // `iteration`: of k-means over the sample.
+  VCA_DEVICE static void run(const Params& p, int32_t iteration, int64_t items) {
     if (*p.any_cold == 0) return;
     // Fewer items than 2^31: each stands for at least 128 rows of INT8 in memory.
     const auto tiles = static_cast<int32_t>(items / p.n_problems);
@@ -96,7 +97,7 @@ struct Assign {
          ++item) {
       const Piece at = piece_of(item, tiles);
       const Problem x = problem_at(p, at.whole);
-      if (!clusters(p, x)) continue;
+      if (!clusters(p, x) || (kSample && iteration >= iterations_of(p, x))) continue;
       const int32_t m = kSample ? sample_size(p, x) : x.n;
       const int64_t row0 = int64_t{at.part} * kItemRows;
       if (row0 >= m) continue;
@@ -257,13 +258,13 @@ struct Update {
   static int64_t smem_bytes(const Params& p) {
     return (p.max_blocks < kChunk ? p.max_blocks : kChunk) * (kChannels + 1) * 4;
   }
-  VCA_DEVICE static void run(const Params& p, int64_t items) {
+  VCA_DEVICE static void run(const Params& p, int32_t iteration, int64_t items) {
     if (*p.any_cold == 0) return;
     const int slices = p.d_pad / kChannels;
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
       const Piece at = piece_of(item, slices);
       const Problem x = problem_at(p, at.whole);
-      if (!clusters(p, x)) continue;
+      if (!clusters(p, x) || iteration >= iterations_of(p, x)) continue;
       for (int32_t c0 = 0; c0 < x.k; c0 += kChunk)
         update(p, x, at.part * kChannels, c0, x.k - c0 < kChunk ? x.k - c0 : kChunk);
     }

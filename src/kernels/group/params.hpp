@@ -82,7 +82,7 @@ struct Params {
   const Entry* entries;
 
   spec::Grouping kind;
-  int32_t iterations, sample_min, sample_divisor;
+  int32_t iterations, large_iterations, sample_min, sample_divisor;
   int32_t cold_passes, warm_passes, rounds, inner;
   int32_t sigma_rows, axes_rows, axes_iterations;
   double warm_share;
@@ -190,6 +190,11 @@ VCA_DEVICE int32_t sample_size(const Params& p, const Problem& x) {
   if (p.kind == spec::Grouping::kmeans) return x.n;
   const int64_t part = ceil_div(x.n, p.sample_divisor);
   return static_cast<int32_t>(min_i64(x.n, part > p.sample_min ? part : p.sample_min));
+}
+// Of k-means over the sample.
+VCA_DEVICE int32_t iterations_of(const Params& p, const Problem& x) {
+  const bool large = p.kind == spec::Grouping::vsmooth && sample_size(p, x) > p.sample_min;
+  return large ? p.large_iterations : p.iterations;
 }
 // No problem has a larger sample.
 constexpr int64_t max_sample(const Params& p, int64_t rows) {

@@ -28,16 +28,16 @@ void form_clusters(const Params& p, Launcher& launcher) {
       Grid::item_each, p, p.n_problems * ceil_div(p.max_blocks, StartCentroids::kCentroids));
   for (int32_t i = 0; i < p.iterations; ++i) {
     launcher.template launch<Assign<kD, true>>(Grid::resident, p,
-                                               p.n_problems * Assign<kD, true>::tiles(p));
+                                               p.n_problems * Assign<kD, true>::tiles(p), i);
     if (!kmeans || i + 1 < p.iterations)
-      launcher.template launch<Update>(Grid::item_each, p, slices);
+      launcher.template launch<Update>(Grid::item_each, p, slices, i);
   }
   if (kmeans) return;
   launcher.template launch<Neighbours<kD>>(Grid::resident, p,
                                            p.n_problems * Neighbours<kD>::tiles(p));
   launcher.template launch<Chain<kD>>(Grid::item_each, p, p.n_problems);
   launcher.template launch<Assign<kD, false>>(Grid::resident, p,
-                                              p.n_problems * Assign<kD, false>::tiles(p));
+                                              p.n_problems * Assign<kD, false>::tiles(p), 0);
 }
 
 template <int kD, class Launcher>

@@ -192,6 +192,7 @@ inline Params device_params(const Request& request, const Layout& layout, const 
   const bool kmeans = p.kind == spec::Grouping::kmeans;
   const bool exchanges = p.kind == spec::Grouping::vsmooth || p.kind == spec::Grouping::kdtree;
   p.iterations = kmeans ? constants.kmeans_iterations : constants.vsmooth_iterations;
+  p.large_iterations = constants.vsmooth_large_iterations;
   p.sample_min = constants.vsmooth_sample_min;
   p.sample_divisor = constants.vsmooth_sample_divisor;
   p.cold_passes = exchanges ? constants.pair_passes : 0;

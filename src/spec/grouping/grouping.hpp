@@ -62,9 +62,10 @@ struct GroupingParams {
   int axes_sample_rows = 2048;
   int axes_iterations = 8;
   int kmeans_iterations = 5;       ///< `kmeans`: over all tokens
-  int vsmooth_iterations = 5;      ///< `vsmooth`: over the sample
-  int vsmooth_sample_min = 4096;   ///< sample rows = min(n, max(this, ceil(n / divisor)))
-  int vsmooth_sample_divisor = 8;  ///< see above
+  int vsmooth_iterations = 5;        ///< `vsmooth`: over the sample
+  int vsmooth_large_iterations = 3;  ///< the same where the sample has more than sample_min rows
+  int vsmooth_sample_min = 4096;     ///< sample rows = min(n, max(this, ceil(n / divisor)))
+  int vsmooth_sample_divisor = 8;    ///< see above
   int balanced_iterations = 6;
   /// A warm start keeps the order of last time while its f_g, of the watched blocks, is at least
   /// this share of what it was.

@@ -63,8 +63,11 @@ Order vsmooth_order(const Tokens& tokens, const GroupingParams& params) {
     const std::vector<int32_t> rows(order.begin() + segment.begin,
                                     order.begin() + segment.begin + segment.len);
     const int32_t k = ceil_blocks(segment.len);
+    const std::vector<int32_t> sample = sample_of(rows, params);
+    const bool large = static_cast<int64_t>(sample.size()) > params.vsmooth_sample_min;
     const Centroids centroids =
-        lloyd(tokens, sample_of(rows, params), k, params.vsmooth_iterations, nullptr);
+        lloyd(tokens, sample, k,
+              large ? params.vsmooth_large_iterations : params.vsmooth_iterations, nullptr);
     const std::vector<int32_t> labels = assign(tokens, rows, centroids);
     const Buckets buckets = bucket_by_label(rows, labels, k);
     auto out = order.begin() + segment.begin;
