@@ -79,6 +79,37 @@ TEST(GroupClusters, LargeSamplesGetThreeIterations) {
   }
 }
 
+// Pairs of three passes over the same means, ascending.
+template <class Match>
+std::vector<std::vector<std::pair<int32_t, int32_t>>> pairs_of(const group::Params& p) {
+  EmulatorLauncher launcher;
+  std::vector<std::vector<std::pair<int32_t, int32_t>>> out;
+  for (int32_t pass = 0; pass < 3; ++pass) {
+    launcher.launch<Match>(group::Grid::item_each, p, p.n_problems, pass);
+    auto& pairs = out.emplace_back();
+    for (int32_t i = 0; i < p.n_pairs[0]; ++i)
+      pairs.emplace_back(p.pairs[2 * i], p.pairs[2 * i + 1]);
+    std::sort(pairs.begin(), pairs.end());
+  }
+  return out;
+}
+
+// What is done with more blocks than fit shared memory, with few of them.
+TEST(GroupMatch, ChunksOfColumnsGiveTheSamePairs) {
+  GroupProblem problem({.name = "", .lens = {10000}, .d = 64});
+  const group::Request request = problem.request();
+  const group::Layout layout(request, problem.layout_shape());
+  Buffers buffers(layout);
+  uint8_t* const scratch = Buffers::align(buffers.scratch);
+  EmulatorLauncher launcher;
+  group::run_passes(request, layout, problem.params(), scratch, group::Part::all, launcher);
+  const group::Params p = group::device_params(request, layout, problem.params(), scratch);
+  const auto expected = pairs_of<group::Match<64>>(p);
+  EXPECT_GT(expected[0].size(), 32u);
+  EXPECT_NE(expected[0], expected[1]);
+  EXPECT_EQ((pairs_of<group::Match<64, 32>>(p)), expected);
+}
+
 INSTANTIATE_TEST_SUITE_P(Cases, GroupKernels, testing::ValuesIn(tests::group_cases()), name_of);
 
 // Units under a policy, step by step: orders, f_g, and what the state remembers.

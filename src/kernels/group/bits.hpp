@@ -21,6 +21,10 @@ namespace vca::kernels::group {
 
 using ptx::Word4;
 
+// When a kernel begins: after all those before it, which is what a kernel without this does; the
+// same, and the next one may begin beside it; beside the last one, which is of the kind before.
+enum class Overlap { none, next, last };
+
 template <class T>
 VCA_DEVICE T* shared_at(int64_t bytes) {
   return reinterpret_cast<T*>(ptx::dynamic_smem_pointer() + bytes);

@@ -68,6 +68,8 @@ template <int kD, bool kSample>
 struct Assign {
   static constexpr int kThreads = 256;
   static constexpr int kMinBlocks = 2;
+  // All rows are labelled while the centroids are chained: neither needs the other.
+  static constexpr Overlap kOverlap = kSample ? Overlap::none : Overlap::last;
   static constexpr int kGroupThreads = 128, kGroupRows = 64, kTile = 128;
   static constexpr int kItemRows = kThreads / kGroupThreads * kGroupRows;
   static constexpr int kChunk = 640;  // centroids in shared memory, of two CTAs

@@ -195,11 +195,15 @@ struct Neighbours {
 };
 
 // Places of the centroids: from the one of largest norm always to the nearest unused one. A warp
-// follows the lists; where one ends, all threads look through the centroids.
+// follows the lists; where one ends, all threads look through the centroids. One step waits for the
+// other, on as many processors as there are problems, so Assign labels all rows beside it: both fit
+// a processor, this one takes half of the registers.
 template <int kD>
 struct Chain {
-  static constexpr int kThreads = 640;
-  static constexpr int kMinBlocks = 1;
+  static constexpr int kThreads = 256;
+  static constexpr int kMinBlocks = 2;
+  static constexpr Overlap kOverlap = Overlap::next;
+  static constexpr int kOwn = 2;  // centroids of a thread in registers
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kParts = kD / 16;
   // Centroids, their lists and norms in shared memory, where there are not too many.
@@ -250,11 +254,14 @@ struct Chain {
       norms[c] = product(centroids, c, c);
       if (-norms[c] < mine.key) mine = {-norms[c], c};
     }
-    // The first centroid of a thread stays in registers.
-    const int32_t first = thread() < x.k ? thread() : 0;
-    Word4 own[kParts];
+    // The first centroids of a thread stay in registers.
+    Word4 own[kOwn][kParts];
     VCA_UNROLL
-    for (int i = 0; i < kParts; ++i) own[i] = load_word4(centroids + int64_t{first} * kD + i * 16);
+    for (int j = 0; j < kOwn; ++j) {
+      const int32_t c = thread() + j * kThreads < x.k ? thread() + j * kThreads : 0;
+      VCA_UNROLL
+      for (int i = 0; i < kParts; ++i) own[j][i] = load_word4(centroids + int64_t{c} * kD + i * 16);
+    }
     find_best(s, mine);
     for (;;) {
       if (warp() == 0) follow(p, x, s, lists, used);
@@ -262,14 +269,21 @@ struct Chain {
       if (s.place == x.k) return;
       const int32_t current = s.current;
       mine = {INT32_MAX, INT32_MAX};
-      if (thread() < x.k && used[thread()] == 0) {
-        int32_t sum = 0;
+      int32_t sum[kOwn] = {};
+      VCA_UNROLL
+      for (int i = 0; i < kParts; ++i) {
+        const Word4 part = load_word4(centroids + int64_t{current} * kD + i * 16);
         VCA_UNROLL
-        for (int i = 0; i < kParts; ++i)
-          sum = product_of(own[i], load_word4(centroids + int64_t{current} * kD + i * 16), sum);
-        mine = {norms[thread()] - 2 * sum, thread()};
+        for (int j = 0; j < kOwn; ++j) sum[j] = product_of(own[j][i], part, sum[j]);
       }
-      for (int32_t c = thread() + kThreads; c < x.k; c += kThreads) {
+      VCA_UNROLL
+      for (int j = 0; j < kOwn; ++j) {
+        const int32_t c = thread() + j * kThreads;
+        if (c >= x.k || used[c] != 0) continue;
+        const int32_t distance = norms[c] - 2 * sum[j];
+        if (distance < mine.key) mine = {distance, c};
+      }
+      for (int32_t c = thread() + kOwn * kThreads; c < x.k; c += kThreads) {
         if (used[c] != 0) continue;
         const int32_t distance = norms[c] - 2 * product(centroids, c, current);
         if (distance < mine.key) mine = {distance, c};

@@ -12,7 +12,7 @@ namespace vca::kernels::group {
 // free, `columns`, on tensor cores. Columns stay in shared memory from round to round: one that is
 // taken becomes a row of zeros with the worst key. They are numbered and loaded anew when half of
 // them are gone, or chunk by chunk where there are too many of them.
-template <int kD>
+template <int kD, int32_t kMostColumns = 640>  // at once: keys number them in eight bits
 struct Match {
   static constexpr int kThreads = 448;  // registers for the shares of four rows
   static constexpr int kMinBlocks = 1;
@@ -21,7 +21,7 @@ struct Match {
   static constexpr int kItemRows = 32;
   static constexpr int32_t kUnknown = -1;  // partner of a pass that has not been
   static constexpr uint64_t kNone = UINT64_MAX;  // no (distance, block)
-  static constexpr int32_t kMostColumns = 640;  // at once: keys number them in eight bits
+  static_assert(kMostColumns / 4 < 256);
   static constexpr int32_t kShared = 226 * 1024;
 
   // Where everything lies in shared memory.

@@ -8,14 +8,25 @@
 
 namespace vca::kernels::group {
 
+template <class Kernel>
+constexpr Overlap overlap_of() {
+  if constexpr (requires { Kernel::kOverlap; }) return Kernel::kOverlap;
+  return Overlap::none;
+}
+
 template <class Kernel, class... Args>
 __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
     run_kernel(const __grid_constant__ Params params, int64_t items, Args... args) {
   // The next kernel may take its place on the processors, and waits there for the end of this one
   // (PTX ISA 9.7.13.13); every kernel here waits, so that each has all those before it behind it.
-  asm volatile("griddepcontrol.launch_dependents;");
-  asm volatile("griddepcontrol.wait;" ::: "memory");
+  // One that overlaps the last waits only at its end: the last has let it begin after its own wait,
+  // so all kernels before both are over, and the next one has both behind it.
+  constexpr Overlap overlap = overlap_of<Kernel>();
+  if constexpr (overlap == Overlap::none) asm volatile("griddepcontrol.launch_dependents;");
+  if constexpr (overlap != Overlap::last) asm volatile("griddepcontrol.wait;" ::: "memory");
+  if constexpr (overlap == Overlap::next) asm volatile("griddepcontrol.launch_dependents;");
   Kernel::run(params, args..., items);
+  if constexpr (overlap == Overlap::last) asm volatile("griddepcontrol.wait;" ::: "memory");
 }
 
 // A piece of host memory as a kernel argument.
@@ -59,8 +70,10 @@ class StreamLauncher {
       status_ = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
       if (status_ != cudaSuccess) return;
     }
-    const int64_t most =
-        grid == Grid::resident ? int64_t{processors_} * Kernel::kMinBlocks : 0x7FFFFFFF;
+    int64_t most = 0x7FFFFFFF;
+    if (grid == Grid::resident) most = int64_t{processors_} * Kernel::kMinBlocks;
+    if (overlap_of<Kernel>() == Overlap::last)  // beside one CTA a problem
+      most = std::max<int64_t>(most - params.n_problems, processors_);
     cudaLaunchAttribute early;
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
