@@ -303,8 +303,7 @@ void video(bool test) {
   for (int i = 0; test && i < 100; ++i) {
     cold.run(stream);
     CHECK(cudaStreamSynchronize(stream));
-    expect(hash_of(cold.order()) == hash_of(order),
-           "video: run " + std::to_string(i) + " differs");
+    expect(hash_of(cold.order()) == hash_of(order), "video: run " + std::to_string(i) + " differs");
   }
   // One graph for every step: the step number lives on the device.
   cudaGraph_t graph;

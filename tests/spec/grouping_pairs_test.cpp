@@ -77,7 +77,8 @@ TEST(GroupingVsmooth, EqualsNaive) {
     params.vsmooth_sample_min = 300;
     const Order rows = iota(tokens);
     // 300 rows or an eighth, and fewer iterations where an eighth is more.
-    const int64_t m = std::min<int64_t>(n, std::max<int64_t>(300, (n + 7) / 8)), k = (n + 127) / 128;
+    const int64_t m = std::min<int64_t>(n, std::max<int64_t>(300, (n + 7) / 8)),
+                  k = (n + 127) / 128;
     const int iterations = m > 300 ? 3 : 5;
     std::vector<int32_t> sample;
     for (int64_t i = 0; i < m; ++i) sample.push_back(static_cast<int32_t>(i * n / m));

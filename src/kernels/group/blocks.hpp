@@ -142,8 +142,8 @@ struct BlockSums {
   }
 };
 
-// f_g of a unit, or of its watched blocks: all threads of a block of kThreads get it. norm2, energy:
-// of the blocks.
+// f_g of a unit, or of its watched blocks: all threads of a block of kThreads get it. norm2,
+// energy: of the blocks.
 template <int kThreads>
 VCA_DEVICE double removed_energy(const Params& p, int64_t unit, bool watched, const int64_t* norm2,
                                  const int32_t* energies, unsigned char* scratch) {

@@ -16,7 +16,7 @@ struct Exchange {
   static constexpr int kMinBlocks = 6;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kPair = 2 * kRows;
-  static constexpr int kOwn = kPair / kThreads;         // rows of a thread
+  static constexpr int kOwn = kPair / kThreads;  // rows of a thread
   static constexpr int kWarpRows = kPair / kWarps;
   static constexpr int kSteps = RowShare<kD>::kSteps;
   static constexpr int kBins = 256;
@@ -54,7 +54,8 @@ struct Exchange {
  private:
   // A pair, and the rows that this thread is going to load, long before they are needed.
   struct Work {
-    int32_t item, a, b, rank[kOwn];  // fewer than 2^31 items: each stands for 16 KiB of INT8 or more
+    int32_t item, a, b,
+        rank[kOwn];  // fewer than 2^31 items: each stands for 16 KiB of INT8 or more
     const int8_t* values;
   };
   struct Side {
@@ -136,13 +137,13 @@ struct Exchange {
     sync_threads(kThreads);
   }
 
-  // axis = 256 * high + low, both signed bytes: |axis| <= 32512. Where a row's share has word `word`
-  // (bits.hpp), four words of the axis lie together: high and low bytes for that word and its
-  // neighbour.
+  // axis = 256 * high + low, both signed bytes: |axis| <= 32512. Where a row's share has word
+  // `word` (bits.hpp), four words of the axis lie together: high and low bytes for that word and
+  // its neighbour.
   VCA_DEVICE static void set_axis(Shared& s, int channel, int32_t axis) {
     const int word = channel / 4, chunk = word / 4, step = chunk / 4 * 2 + word % 4 / 2;
-    auto* to = reinterpret_cast<int8_t*>(s.axis) +
-               ((step * 4 + chunk % 4) * 4 + word % 2 * 2) * 4 + channel % 4;
+    auto* to = reinterpret_cast<int8_t*>(s.axis) + ((step * 4 + chunk % 4) * 4 + word % 2 * 2) * 4 +
+               channel % 4;
     const int32_t low = static_cast<int8_t>(axis & 255);
     to[0] = static_cast<int8_t>((axis - low) >> 8);
     to[4] = static_cast<int8_t>(low);
@@ -198,8 +199,8 @@ struct Exchange {
     VCA_UNROLL
     for (int i = 0; i < kOwn; ++i) {
       key[i] = s.key[kOwn * thread() + i];
-      bin[i] = static_cast<int32_t>((static_cast<uint32_t>(key[i]) - static_cast<uint32_t>(least)) >>
-                                    shift);
+      bin[i] = static_cast<int32_t>(
+          (static_cast<uint32_t>(key[i]) - static_cast<uint32_t>(least)) >> shift);
       ptx::red_shared_add(&s.bins[bin[i]], 1);
     }
     sync_threads(kThreads);
@@ -308,7 +309,8 @@ struct Exchange {
       VCA_UNROLL
       for (int j = 0; j < 4; ++j) {
         const uint32_t entry = entries >> (8 * j);
-        const int row = warp() * kWarpRows + static_cast<int>(entry & (kLeaves - 1) & (kWarpRows - 1));
+        const int row =
+            warp() * kWarpRows + static_cast<int>(entry & (kLeaves - 1) & (kWarpRows - 1));
         const int32_t sign = i + j >= n ? 0 : (entry & kLeaves) != 0 ? -1 : 1;
         const uint32_t bytes = *reinterpret_cast<const uint32_t*>(
                                    s.rows + chunk_offset<kD>(row, word / 4) + word % 4 * 4) ^

@@ -19,7 +19,7 @@ struct Match {
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kParts = kD / 16;
   static constexpr int kItemRows = 32;
-  static constexpr int32_t kUnknown = -1;  // partner of a pass that has not been
+  static constexpr int32_t kUnknown = -1;        // partner of a pass that has not been
   static constexpr uint64_t kNone = UINT64_MAX;  // no (distance, block)
   static_assert(kMostColumns / 4 < 256);
   static constexpr int32_t kShared = 226 * 1024;
@@ -72,16 +72,16 @@ struct Match {
 
  private:
   struct Shared {
-    int32_t* counts;        // pairs so far, rows
+    int32_t* counts;  // pairs so far, rows
     unsigned char* columns;
-    uint32_t* barred;       // [warp][row][word] columns that a row must not choose, bit by bit
-    uint64_t* best;         // [block] distance and target of its proposal
-    int32_t* base;          // [column] of its keys, distances.hpp
-    int32_t* runs;          // free blocks in each run of 32
-    uint16_t* look_up;      // [row] block; after the proposals: the blocks of this round's pairs
-    uint16_t* id;           // [column] block
-    uint16_t* place;        // [block] column
-    uint8_t* is_free;       // [block]
+    uint32_t* barred;   // [warp][row][word] columns that a row must not choose, bit by bit
+    uint64_t* best;     // [block] distance and target of its proposal
+    int32_t* base;      // [column] of its keys, distances.hpp
+    int32_t* runs;      // free blocks in each run of 32
+    uint16_t* look_up;  // [row] block; after the proposals: the blocks of this round's pairs
+    uint16_t* id;       // [column] block
+    uint16_t* place;    // [block] column
+    uint8_t* is_free;   // [block]
     int32_t chunk, n_columns;
   };
 
@@ -216,8 +216,7 @@ struct Match {
     }
   }
 
-  VCA_DEVICE static void propose(const Params& p, const Problem& x, const Shared& s,
-                                 int32_t pass) {
+  VCA_DEVICE static void propose(const Params& p, const Problem& x, const Shared& s, int32_t pass) {
     const int32_t rows = s.counts[1];
     const bool resident = s.n_columns <= s.chunk;
     VCA_UNROLL_1
@@ -286,9 +285,9 @@ struct Match {
           for (int half = 0; half < 2; ++half) {
             const int i = 2 * pair + half;
             const uint32_t barred_here = bits[i] >> (8 * j);
-            best[i] = min3(best[i],
-                           (barred_here & 1u) != 0 ? INT32_MAX : even - 512 * dot[2 * half],
-                           (barred_here & 2u) != 0 ? INT32_MAX : odd - 512 * dot[2 * half + 1]);
+            best[i] =
+                min3(best[i], (barred_here & 1u) != 0 ? INT32_MAX : even - 512 * dot[2 * half],
+                     (barred_here & 2u) != 0 ? INT32_MAX : odd - 512 * dot[2 * half + 1]);
           }
         }
       }

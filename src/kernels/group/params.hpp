@@ -27,7 +27,7 @@ inline constexpr int kRows = 128;
 inline constexpr int kHistogramRows = 2048;  // rows of one histogram
 inline constexpr int kListed = 16;
 inline constexpr int kSigmaParts = 16;  // of the 2,048 rows of which sigma is taken
-inline constexpr int kPairMemory = 6;  // GroupingParams::pair_memory
+inline constexpr int kPairMemory = 6;   // GroupingParams::pair_memory
 
 // A segment of a sub-problem, from shapes only.
 struct Entry {
@@ -111,16 +111,16 @@ struct Params {
   int8_t* centroids;         // [block][d_pad]
   int32_t* bucket;           // [block] place of centroid c in the chain
   int32_t* histogram;
-  int32_t* lists;    // [block][kListed] nearest neighbours, distances.hpp
-  int32_t* sums;     // [block][d_pad]
-  int8_t* means;     // [block][d_pad]
-  int64_t* norm2;    // [block] of the sum
-  int32_t* energy;   // [block] sum of squares
+  int32_t* lists;           // [block][kListed] nearest neighbours, distances.hpp
+  int32_t* sums;            // [block][d_pad]
+  int8_t* means;            // [block][d_pad]
+  int64_t* norm2;           // [block] of the sum
+  int32_t* energy;          // [block] sum of squares
   int64_t* watched_norm2;   // [block] the same two of the watched blocks of the resulting order
   int32_t* watched_energy;  // [block]
-  int32_t* tried;    // [block][kPairMemory]
-  int32_t* pairs;    // [block] a, b, a, b, ...
-  int32_t* n_pairs;  // [problem]
+  int32_t* tried;           // [block][kPairMemory]
+  int32_t* pairs;           // [block] a, b, a, b, ...
+  int32_t* n_pairs;         // [problem]
 
   int32_t* out_order;  // [place] token
   uint8_t* regrouped;  // [batch][kv head] or null

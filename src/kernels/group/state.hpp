@@ -121,8 +121,8 @@ struct Judge {
   VCA_DEVICE static void run(const Params& p, int64_t items) {
     for (int64_t unit = ptx::cta_index(); unit < items; unit += ptx::grid_size()) {
       if (p.units[unit].start == Start::warm) {
-        const double f = removed_energy<kThreads>(p, unit, true, p.norm2, p.energy,
-                                                  ptx::dynamic_smem_pointer());
+        const double f =
+            removed_energy<kThreads>(p, unit, true, p.norm2, p.energy, ptx::dynamic_smem_pointer());
         const bool lost = f < mul_f64(p.warm_share, p.unit_state[unit].f_at_grouping);
         if (thread() == 0 && lost) {
           p.units[unit].start = Start::cold;

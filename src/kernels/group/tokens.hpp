@@ -78,8 +78,8 @@ VCA_DEVICE float square_root(float x) {
 #endif
 }
 
-// B1's tree over `n` <= 2 * kThreads numbers in shared memory, level by level; an odd last one waits
-// for the next level. All threads get the sum.
+// B1's tree over `n` <= 2 * kThreads numbers in shared memory, level by level; an odd last one
+// waits for the next level. All threads get the sum.
 template <int kThreads>
 VCA_DEVICE float tree_sum(float* x, int32_t n) {
   for (int32_t width = n; width > 1; width = (width + 1) / 2) {
@@ -146,8 +146,8 @@ struct SigmaParts {
       float x[kAtOnce][kN];
       VCA_UNROLL
       for (int i = 0; i < kAtOnce; ++i) {
-        const auto own = static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(token),
-                                                                 static_cast<uint32_t>(i0 + i)));
+        const auto own = static_cast<int32_t>(
+            ptx::shfl_sync_idx(static_cast<uint32_t>(token), static_cast<uint32_t>(i0 + i)));
         VCA_UNROLL
         for (int c = 0; c < kN; ++c) x[i][c] = 0.0f;
         if (first + i0 + i < m)
@@ -218,8 +218,8 @@ struct SigmaScale {
   VCA_DEVICE static void run(const Params& p, int64_t items) {
     auto* sums = shared_at<float>(0);
     for (int64_t unit = ptx::cta_index(); unit < items; unit += ptx::grid_size()) {
-      const auto m = static_cast<int32_t>(
-          min_i64(p.n_valid[piece_of(unit, p.h_kv).whole], p.sigma_rows));
+      const auto m =
+          static_cast<int32_t>(min_i64(p.n_valid[piece_of(unit, p.h_kv).whole], p.sigma_rows));
       const float* of_part = p.sigma_parts + unit * 2 * kSigmaParts;
       const float amax = SigmaSums::largest(of_part, m);
       const bool measurable = m > 0 && SigmaSums::is_measurable(amax);
@@ -231,8 +231,7 @@ struct SigmaScale {
         const float mean = prep::mul(sum, prep::inverse_of(int64_t{m > 0 ? m : 1} * p.d));
         p.scales[unit] = {0.0f, 0.0f};
         if (measurable)
-          p.scales[unit] = {power_of(amax),
-                            prep::div(127.0f, prep::mul(3.0f, square_root(mean)))};
+          p.scales[unit] = {power_of(amax), prep::div(127.0f, prep::mul(3.0f, square_root(mean)))};
       }
       sync_threads(kThreads);
     }

@@ -74,10 +74,9 @@ struct Layout {
   std::vector<Entry> entries;
   int64_t n_units = 0, n_problems = 0, places = 0;
   int64_t max_blocks = 0, max_unit_blocks = 0, max_labels = 1;
-  int64_t table, units, sigma_parts, scales, any_cold, most_passes, token_wanted, fingerprint, values, order, labels, axes,
-      projections, centroids, bucket, histogram, lists, sums, means, norm2, energy,
-      watched_norm2, watched_energy, tried, pairs,
-      n_pairs, out_order;
+  int64_t table, units, sigma_parts, scales, any_cold, most_passes, token_wanted, fingerprint,
+      values, order, labels, axes, projections, centroids, bucket, histogram, lists, sums, means,
+      norm2, energy, watched_norm2, watched_energy, tried, pairs, n_pairs, out_order;
   int64_t bytes = 0;
 
  private:

@@ -61,7 +61,7 @@ struct GroupingParams {
   int sigma_sample_rows = 2048;
   int axes_sample_rows = 2048;
   int axes_iterations = 8;
-  int kmeans_iterations = 5;       ///< `kmeans`: over all tokens
+  int kmeans_iterations = 5;         ///< `kmeans`: over all tokens
   int vsmooth_iterations = 5;        ///< `vsmooth`: over the sample
   int vsmooth_large_iterations = 3;  ///< the same where the sample has more than sample_min rows
   int vsmooth_sample_min = 4096;     ///< sample rows = min(n, max(this, ceil(n / divisor)))
@@ -77,7 +77,7 @@ struct HeadState {
   Grouping used = Grouping::identity;  ///< `vsmooth` for `auto`; the requested kind otherwise
   int head_dim = 0;
   double f_watched = 0.0;  ///< f_g of the watched blocks at the last grouping
-  int64_t step = -1;  ///< of the last grouping; written by the caller, -1 = never
+  int64_t step = -1;       ///< of the last grouping; written by the caller, -1 = never
   /// Token indices of each segment in group order.
   std::vector<std::vector<int64_t>> order_by_segment;
 
@@ -90,7 +90,7 @@ struct HeadState {
 struct GroupingResult {
   /// Permutation of each segment's valid tokens; block j of a segment is entries [128j, 128j+128).
   std::vector<std::vector<int64_t>> order_by_segment;
-  double f_g = 0.0;  ///< energy removed by the block means, on the INT8 tokens
+  double f_g = 0.0;        ///< energy removed by the block means, on the INT8 tokens
   double f_watched = 0.0;  ///< f_g of the watched blocks only: what decisions compare
   Grouping used = Grouping::identity;
   HeadState state;

@@ -14,8 +14,7 @@ double removed_energy(const Tokens& tokens, const Order& order, bool watched) {
     for (int32_t at = 0; at < segment.len; at += stride * kGroupRows) {
       const int n = std::min(kGroupRows, segment.len - at);
       const int32_t* rows = order.data() + segment.begin + at;
-      for (int i = 0; i < n; ++i)
-        energy += dot(tokens.row(rows[i]), tokens.row(rows[i]), d_pad);
+      for (int i = 0; i < n; ++i) energy += dot(tokens.row(rows[i]), tokens.row(rows[i]), d_pad);
       int32_t sum[128] = {};
       add_rows(tokens, rows, n, sum);
       const int64_t norm2 = sum_norm2(sum, d_pad);
