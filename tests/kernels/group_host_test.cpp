@@ -107,7 +107,10 @@ TEST(GroupMatch, ChunksOfColumnsGiveTheSamePairs) {
   const auto expected = pairs_of<group::Match<64>>(p);
   EXPECT_GT(expected[0].size(), 32u);
   EXPECT_NE(expected[0], expected[1]);
-  EXPECT_EQ((pairs_of<group::Match<64, 32>>(p)), expected);
+  EXPECT_EQ((pairs_of<group::Match<64, 640, 0>>(p)), expected);  // never in a table
+  EXPECT_EQ((pairs_of<group::Match<64, 640, 30>>(p)), expected);
+  EXPECT_EQ((pairs_of<group::Match<64, 32, 0>>(p)), expected);
+  EXPECT_EQ((pairs_of<group::Match<64, 32, 30>>(p)), expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, GroupKernels, testing::ValuesIn(tests::group_cases()), name_of);

@@ -89,32 +89,6 @@ VCA_DEVICE void multiply(int32_t (&acc)[4], const RowShare<kD>& a, const RowShar
     ptx::mma_m16n8k32_s32_s8_s8(acc, a.low(j), b.low(j), a.high(j), b.high(j), c.low(j), c.high(j));
 }
 
-// Rows a (g) and b (g + 8) in the order of an MMA's registers, for many columns: taken from two
-// shares, each product would first move four registers.
-template <int kD>
-struct RowPair {
-  uint32_t word[RowShare<kD>::kSteps][4];
-  RowPair() = default;
-  VCA_DEVICE RowPair(const RowShare<kD>& a, const RowShare<kD>& b) {
-    VCA_UNROLL
-    for (int j = 0; j < RowShare<kD>::kSteps; ++j) {
-      const uint32_t of_step[4] = {a.low(j), b.low(j), a.high(j), b.high(j)};
-      VCA_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        word[j][i] = of_step[i];
-        ptx::keep(word[j][i]);
-      }
-    }
-  }
-};
-template <int kD>
-VCA_DEVICE void multiply(int32_t (&acc)[4], const RowPair<kD>& rows, const RowShare<kD>& c) {
-  VCA_UNROLL
-  for (int j = 0; j < RowShare<kD>::kSteps; ++j)
-    ptx::mma_m16n8k32_s32_s8_s8(acc, rows.word[j][0], rows.word[j][1], rows.word[j][2],
-                                rows.word[j][3], c.low(j), c.high(j));
-}
-
 template <int kD>
 VCA_DEVICE int32_t norm_of_share(const RowShare<kD>& a) {
   int32_t sum = 0;

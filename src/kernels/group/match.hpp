@@ -11,17 +11,28 @@ namespace vca::kernels::group {
 // target is free, so a round compares only blocks whose target has gone, `rows`, with all that are
 // free, `columns`, on tensor cores. Columns stay in shared memory from round to round: one that is
 // taken becomes a row of zeros with the worst key. They are numbered and loaded anew when half of
-// them are gone, or chunk by chunk where there are too many of them.
-template <int kD, int32_t kMostColumns = 640>  // at once: keys number them in eight bits
+// them are gone, or chunk by chunk where there are too many of them. The last kTableRows blocks
+// compare all with all once; each warp keeps the distances of eight rows in registers.
+//
+// Columns lie as the registers of an MMA's first operand want them, 16 columns a tile: for step j,
+// lane (g, t) finds words of columns g and g + 8 in one load (RowShare's words t of the row):
+//
+//   tile | step | lane 4 g + t | low word of g, low of g + 8, high of g, high of g + 8
+//
+// kMostColumns: at once, numbered in eight bits of a key; fewer in tests.
+template <int kD, int32_t kMostColumns = 640, int32_t kTableRows = 96>
 struct Match {
-  static constexpr int kThreads = 448;  // registers for the shares of four rows
+  static constexpr int kThreads = 384;
   static constexpr int kMinBlocks = 1;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kParts = kD / 16;
+  static constexpr int kSteps = RowShare<kD>::kSteps;
   static constexpr int kItemRows = 32;
+  static constexpr int kTile = 16;
+  static_assert(kMostColumns / 8 < 255 && kTableRows <= 8 * kWarps);
   static constexpr int32_t kUnknown = -1;        // partner of a pass that has not been
   static constexpr uint64_t kNone = UINT64_MAX;  // no (distance, block)
-  static_assert(kMostColumns / 4 < 256);
+  static constexpr uint16_t kNobody = UINT16_MAX;
   static constexpr int32_t kShared = 226 * 1024;
 
   // Where everything lies in shared memory.
@@ -32,7 +43,7 @@ struct Match {
   static constexpr Shape shape_with(int32_t blocks, int32_t chunk) {
     Shape s{};
     s.chunk = chunk;
-    int32_t at = 16;  // counters
+    int32_t at = 64;  // counters, free columns of the table
     const auto take = [&at](int32_t& where, int32_t bytes) {
       where = at;
       at += (bytes + 15) / 16 * 16;
@@ -73,7 +84,7 @@ struct Match {
  private:
   struct Shared {
     int32_t* counts;  // pairs so far, rows
-    unsigned char* columns;
+    uint32_t* columns;
     uint32_t* barred;   // [warp][row][word] columns that a row must not choose, bit by bit
     uint64_t* best;     // [block] distance and target of its proposal
     int32_t* base;      // [column] of its keys, distances.hpp
@@ -88,7 +99,7 @@ struct Match {
   VCA_DEVICE static void match(const Params& p, const Problem& x, int32_t pass,
                                const Shape& shape) {
     Shared s{shared_at<int32_t>(0),
-             shared_at<unsigned char>(shape.columns),
+             shared_at<uint32_t>(shape.columns),
              shared_at<uint32_t>(shape.barred),
              shared_at<uint64_t>(shape.best),
              shared_at<int32_t>(shape.base),
@@ -111,6 +122,14 @@ struct Match {
     int32_t before = 0;
     for (int32_t round = 0; round < p.rounds && x.full - 2 * before > 1; ++round) {
       const int32_t n_free = x.full - 2 * before;
+      if (n_free <= kTableRows && n_free <= s.chunk) {
+        number_columns(x, s);
+        s.n_columns = n_free;
+        load_columns(p, x, s, 0, n_free);
+        sync_threads(kThreads);
+        match_in_table(p, x, s, pass, p.rounds - round);
+        break;
+      }
       list_rows(x, s, round);
       if (2 * n_free <= s.n_columns || s.n_columns > s.chunk || round == 0) {
         number_columns(x, s);
@@ -124,13 +143,9 @@ struct Match {
         if (s.is_free[a] == 0) continue;
         const auto b = static_cast<int32_t>(s.best[a] & 0xFFFFFFFFu);
         if (s.best[a] != kNone && b > a && static_cast<int32_t>(s.best[b] & 0xFFFFFFFFu) == a) {
-          const int32_t at = add_shared(&s.counts[0], 1);
-          p.pairs[x.block0 + 2 * at] = a;
-          p.pairs[x.block0 + 2 * at + 1] = b;
-          s.look_up[2 * (at - before)] = static_cast<uint16_t>(a);
-          s.look_up[2 * (at - before) + 1] = static_cast<uint16_t>(b);
-          tried[a * kPairMemory + pass % kPairMemory] = b;
-          tried[b * kPairMemory + pass % kPairMemory] = a;
+          const int32_t at = pair(p, x, s, pass, a, b) - before;
+          s.look_up[2 * at] = static_cast<uint16_t>(a);
+          s.look_up[2 * at + 1] = static_cast<uint16_t>(b);
         }
       }
       sync_threads(kThreads);
@@ -141,7 +156,19 @@ struct Match {
       sync_threads(kThreads);
       before = now;
     }
+    sync_threads(kThreads);
     if (thread() == 0) p.n_pairs[x.index] = s.counts[0];
+  }
+
+  // Writes a pair down; its number.
+  VCA_DEVICE static int32_t pair(const Params& p, const Problem& x, const Shared& s, int32_t pass,
+                                 int32_t a, int32_t b) {
+    const int32_t at = add_shared(&s.counts[0], 1);
+    p.pairs[x.block0 + 2 * at] = a;
+    p.pairs[x.block0 + 2 * at + 1] = b;
+    p.tried[(x.block0 + a) * kPairMemory + pass % kPairMemory] = b;
+    p.tried[(x.block0 + b) * kPairMemory + pass % kPairMemory] = a;
+    return at;
   }
 
   // At first all; later those whose target has gone. Who found nobody will not find one later.
@@ -158,13 +185,30 @@ struct Match {
 
   // Blocks of this round's pairs are free no more.
   VCA_DEVICE static void take_away(const Shared& s, int32_t n) {
-    for (int32_t i = thread(); i < n * kParts; i += kThreads) {
-      const int32_t b = s.look_up[i / kParts];
-      if (i % kParts == 0) s.is_free[b] = 0;
+    constexpr int kWords = kD / 4;
+    for (int32_t i = thread(); i < n * kWords; i += kThreads) {
+      const int32_t b = s.look_up[i / kWords], word = i % kWords;
+      if (word == 0) s.is_free[b] = 0;
       if (s.n_columns > s.chunk) continue;  // they will be loaded anew
-      if (i % kParts == 0) s.base[s.place[b]] = INT32_MAX;
-      store_word4(s.columns + s.place[b] * kD + i % kParts * 16, {0, 0, 0, 0});
+      if (word == 0) s.base[s.place[b]] = INT32_MAX;
+      *word_at(s, s.place[b], word / 4, word % 4) = 0;
     }
+  }
+  // Where word `word` of 16-byte part `part` of a column lies.
+  VCA_DEVICE static uint32_t* word_at(const Shared& s, int32_t column, int part, int word) {
+    const int32_t step = part / 4 * 2 + word / 2, lane_of = column % 8 * 4 + part % 4;
+    return s.columns + column / kTile * (kTile * kD / 4) + (step * 32 + lane_of) * 4 +
+           word % 2 * 2 + column / 8 % 2;
+  }
+  // A column as the second operand of an MMA.
+  VCA_DEVICE static RowShare<kD> share_of(const Shared& s, int32_t column, int t) {
+    RowShare<kD> out;
+    VCA_UNROLL
+    for (int c = 0; c < RowShare<kD>::kChunks; ++c) {
+      const uint32_t* words = word_at(s, column, t + 4 * c, 0);
+      out.chunk[c] = {words[0], words[2], words[128], words[130]};
+    }
+    return out;
   }
 
   // id: the free blocks, ascending; place: its inverse.
@@ -196,23 +240,23 @@ struct Match {
                                       int32_t c0, int32_t n) {
     const int32_t padded = (n + 31) / 32 * 32;
     const int8_t* means = p.means + x.block0 * kD;
-    VCA_UNROLL_8
+    VCA_UNROLL_4
     for (int i = thread(); i < padded * kParts; i += kThreads) {
-      const int row = i / kParts, part = i % kParts;
-      store_word4(s.columns + chunk_offset<kD>(row, part),
-                  row < n ? load_word4(means + int64_t{s.id[c0 + row]} * kD + part * 16)
-                          : Word4{0, 0, 0, 0});
-    }
-    sync_threads(kThreads);
-    for (int c = thread(); c < padded; c += kThreads) {
-      int32_t norm = 0;  // each lane begins at another word
+      // Columns g and g + 8 one after the other: their words lie side by side.
+      const int in_tile = i / kParts % kTile, part = i % kParts;
+      const int column = i / kParts / kTile * kTile + in_tile % 2 * 8 + in_tile / 2;
+      const Word4 w = column < n ? load_word4(means + int64_t{s.id[c0 + column]} * kD + part * 16)
+                                 : Word4{0, 0, 0, 0};
+      uint32_t* to = word_at(s, column, part, 0);
+      to[0] = w.x;
+      to[2] = w.y;
+      to[128] = w.z;
+      to[130] = w.w;
+      int32_t norm = 0;
       VCA_UNROLL
-      for (int i = 0; i < kParts; ++i) {
-        const Word4 w = load_word4(s.columns + c * kD + (i + c) % kParts * 16);
-        VCA_UNROLL
-        for (int j = 0; j < 4; ++j) norm = ptx::dp4a(word_of(w, j), word_of(w, j), norm);
-      }
-      s.base[c] = c < n ? norm * 256 + c / 8 * 2 + c % 2 + 1 : INT32_MAX;
+      for (int j = 0; j < 4; ++j) norm = ptx::dp4a(word_of(w, j), word_of(w, j), norm);
+      for (uint32_t mask = 1; mask < kParts; mask *= 2) norm += ptx::shfl_sync_bfly(norm, mask);
+      if (part == 0) s.base[column] = column < n ? norm * 256 + column / 8 + 1 : INT32_MAX;
     }
   }
 
@@ -257,59 +301,174 @@ struct Match {
         barred + lane() * stride);
     ptx::bar_warp_sync();
     const int g = lane() / 4, t = lane() % 4;
-    // Rows g, g + 8, g + 16, g + 24.
-    int32_t best[4] = {INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX};
-    const auto share = [&](int i) {
-      const int32_t row = row0 + g + 8 * i;
-      if (row >= rows) return empty_share<kD>();
-      const int32_t block = s.look_up[row];
-      if (s.n_columns <= s.chunk) return share_from_shared<kD>(s.columns, s.place[block], t);
-      return share_from_global<kD>(p.means + (x.block0 + block) * kD, t);
-    };
-    const RowPair<kD> pairs[2] = {{share(0), share(1)}, {share(2), share(3)}};
+    constexpr int kGroups = kItemRows / 8;
+    RowShare<kD> share[kGroups];
+    VCA_UNROLL
+    for (int i = 0; i < kGroups; ++i) {
+      const int32_t row = row0 + 8 * i + g;
+      if (row >= rows)
+        share[i] = empty_share<kD>();
+      else if (s.n_columns <= s.chunk)
+        share[i] = share_of(s, s.place[s.look_up[row]], t);
+      else
+        share[i] = share_from_global<kD>(p.means + (x.block0 + s.look_up[row]) * kD, t);
+    }
+    int32_t best[2 * kGroups];  // rows 8 i + 2 t and the next
+    VCA_UNROLL
+    for (int i = 0; i < 2 * kGroups; ++i) best[i] = INT32_MAX;
     VCA_UNROLL_1
     for (int32_t word = word0; word < word1; ++word) {
-      uint32_t bits[4];
+      uint32_t bits[2 * kGroups];
       VCA_UNROLL
-      for (int i = 0; i < 4; ++i) bits[i] = barred[(g + 8 * i) * stride + word] >> (2 * t);
+      for (int i = 0; i < 2 * kGroups; ++i)
+        bits[i] = barred[(i / 2 * 8 + 2 * t + i % 2) * stride + word] >> g;
       VCA_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        const int32_t c = word * 32 + j * 8;
-        const RowShare<kD> column = share_from_shared<kD>(s.columns, c + g, t);
-        const int32_t even = s.base[c + 2 * t], odd = s.base[c + 2 * t + 1];
+      for (int j = 0; j < 2; ++j) {
+        const int32_t tile = word * 2 + j;
+        Word4 column[kSteps];
         VCA_UNROLL
-        for (int pair = 0; pair < 2; ++pair) {
+        for (int step = 0; step < kSteps; ++step)
+          column[step] = load_word4(s.columns + tile * (kTile * kD / 4) + (step * 32 + lane()) * 4);
+        const int32_t near = s.base[tile * kTile + g], far = s.base[tile * kTile + 8 + g];
+        VCA_UNROLL
+        for (int i = 0; i < kGroups; ++i) {
           int32_t dot[4] = {0, 0, 0, 0};
-          multiply<kD>(dot, pairs[pair], column);
+          multiply(dot, column, share[i]);
           VCA_UNROLL
-          for (int half = 0; half < 2; ++half) {
-            const int i = 2 * pair + half;
-            const uint32_t barred_here = bits[i] >> (8 * j);
-            best[i] =
-                min3(best[i], (barred_here & 1u) != 0 ? INT32_MAX : even - 512 * dot[2 * half],
-                     (barred_here & 2u) != 0 ? INT32_MAX : odd - 512 * dot[2 * half + 1]);
+          for (int e = 0; e < 2; ++e) {
+            const uint32_t here = bits[2 * i + e] >> (16 * j);
+            best[2 * i + e] =
+                min3(best[2 * i + e], (here & 1u) != 0 ? INT32_MAX : near - 512 * dot[e],
+                     (here & 256u) != 0 ? INT32_MAX : far - 512 * dot[2 + e]);
           }
         }
       }
     }
+    Candidate own[2 * kGroups];
     VCA_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const int32_t row = row0 + g + 8 * i;
-      // Of equal columns the lowest: blocks ascend with columns.
-      Candidate own{INT32_MAX, INT32_MAX};
-      if (best[i] != INT32_MAX) {
-        const int32_t at = (best[i] & 255) - 1;
-        own = {best[i] >> 8, s.id[c0 + at / 2 * 8 + 2 * t + at % 2]};
+    for (int i = 0; i < 2 * kGroups; ++i) {
+      own[i] = {INT32_MAX, INT32_MAX};
+      if (best[i] != INT32_MAX) own[i] = {best[i] >> 8, ((best[i] & 255) - 1) * 8 + g};
+    }
+    // Eight lanes have seen columns of the same eight rows; each comes to know one row.
+    VCA_UNROLL
+    for (int step = 0; step < 3; ++step) {
+      const bool upper = (g >> step & 1) != 0;
+      const int half = 4 >> step;
+      VCA_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        if (i >= half) continue;
+        const Candidate sent = upper ? own[i] : own[i + half];
+        const Candidate kept = upper ? own[i + half] : own[i];
+        const Candidate other{ptx::shfl_sync_bfly(sent.key, 4u << step),
+                              ptx::shfl_sync_bfly(sent.index, 4u << step)};
+        own[i] = before(other, kept) ? other : kept;
       }
-      for (uint32_t mask = 1; mask < 4; mask *= 2) {
-        const Candidate other{ptx::shfl_sync_bfly(own.key, mask),
-                              ptx::shfl_sync_bfly(own.index, mask)};
-        if (before(other, own)) own = other;
+    }
+    const int slot = (g & 1) * 4 + (g & 2) + (g >> 2);
+    const int32_t row = row0 + slot / 2 * 8 + 2 * t + slot % 2;
+    // Of equal columns the lowest: blocks ascend with columns.
+    if (row < rows && own[0].index != INT32_MAX)
+      min_shared(&s.best[s.look_up[row]],
+                 uint64_t{static_cast<uint32_t>(own[0].key) ^ 0x80000000u} << 32 |
+                     s.id[c0 + own[0].index]);
+  }
+  VCA_DEVICE static void multiply(int32_t (&acc)[4], const Word4 (&columns)[kSteps],
+                                  const RowShare<kD>& rows) {
+    VCA_UNROLL
+    for (int j = 0; j < kSteps; ++j)
+      ptx::mma_m16n8k32_s32_s8_s8(acc, columns[j].x, columns[j].y, columns[j].z, columns[j].w,
+                                  rows.low(j), rows.high(j));
+  }
+
+  // The remaining rounds among the n free blocks, columns 0 to n - 1. A warp has eight rows; a lane
+  // the keys of two of them, 2 t and 2 t + 1, with columns g, g + 8, ...: distance and column in
+  // one number. A column that is taken gets the worst key.
+  VCA_DEVICE static void match_in_table(const Params& p, const Problem& x, const Shared& s,
+                                        int32_t pass, int32_t rounds) {
+    const int32_t n = s.n_columns, words = (n + 31) / 32, stride = stride_of(s.chunk);
+    const int g = lane() / 4, t = lane() % 4;
+    const int32_t row0 = warp() * 8;
+    constexpr int kColumns = 16;  // of a lane
+    int32_t key[2][kColumns];
+    uint32_t* const barred = s.barred + warp() * kItemRows * stride;
+    if (row0 < n) {
+      bar(p, x, s, pass, 0, lane() < 8 && row0 + lane() < n ? s.id[row0 + lane()] : -1, 0, words,
+          barred + lane() * stride);
+      ptx::bar_warp_sync();
+      const RowShare<kD> share = row0 + g < n ? share_of(s, row0 + g, t) : empty_share<kD>();
+      VCA_UNROLL
+      for (int tile = 0; tile < kColumns / 2; ++tile) {
+        int32_t dot[4] = {0, 0, 0, 0};
+        const bool real = tile * kTile < words * 32;
+        Word4 column[kSteps];
+        VCA_UNROLL
+        for (int step = 0; step < kSteps; ++step)
+          column[step] =
+              real ? load_word4(s.columns + tile * (kTile * kD / 4) + (step * 32 + lane()) * 4)
+                   : Word4{0, 0, 0, 0};
+        multiply(dot, column, share);
+        VCA_UNROLL
+        for (int half = 0; half < 2; ++half) {
+          const int32_t c = tile * kTile + half * 8 + g;
+          const int32_t base = real ? s.base[c] : INT32_MAX;
+          VCA_UNROLL
+          for (int e = 0; e < 2; ++e) {
+            const bool open =
+                base != INT32_MAX && (barred[(2 * t + e) * stride + c / 32] >> c % 32 & 1u) == 0;
+            key[e][2 * tile + half] =
+                open ? (base & ~255) - 512 * dot[2 * half + e] + c : INT32_MAX;
+          }
+        }
       }
-      if (t == 0 && row < rows && own.key != INT32_MAX)
-        min_shared(&s.best[s.look_up[row]],
-                   uint64_t{static_cast<uint32_t>(own.key) ^ 0x80000000u} << 32 |
-                       static_cast<uint32_t>(own.index));
+    }
+    uint32_t* const free_columns = reinterpret_cast<uint32_t*>(s.counts + 4);
+    uint16_t* const proposal = s.look_up;
+    if (thread() < 4) {
+      const int32_t left = n - 32 * thread();
+      free_columns[thread()] = left >= 32 ? ~0u : left > 0 ? (1u << left) - 1u : 0u;
+    }
+    sync_threads(kThreads);
+    int32_t now = s.counts[0];
+    for (int32_t round = 0; round < rounds; ++round) {
+      const int32_t before = now;
+      uint32_t is_free[4];
+      VCA_UNROLL
+      for (int i = 0; i < 4; ++i) is_free[i] = free_columns[i] >> g;
+      if (row0 < n) {
+        VCA_UNROLL
+        for (int e = 0; e < 2; ++e) {
+          int32_t best = INT32_MAX;
+          VCA_UNROLL
+          for (int i = 0; i < kColumns; i += 2) {
+            VCA_UNROLL
+            for (int j = i; j < i + 2; ++j)
+              if ((is_free[j / 4] >> (8 * (j % 4)) & 1u) == 0) key[e][j] = INT32_MAX;
+            best = min3(best, key[e][i], key[e][i + 1]);
+          }
+          VCA_UNROLL
+          for (uint32_t mask = 4; mask < 32; mask *= 2) {
+            const int32_t other = ptx::shfl_sync_bfly(best, mask);
+            best = other < best ? other : best;
+          }
+          const int32_t row = row0 + 2 * t + e;
+          if (g == 0 && row < n)
+            proposal[row] = best == INT32_MAX ? kNobody : static_cast<uint16_t>(best & 255);
+        }
+      }
+      sync_threads(kThreads);
+      if (warp() < words) {
+        const int32_t a = thread();
+        const bool is_open = a < n && (free_columns[warp()] >> lane() & 1u) != 0;
+        const uint16_t b = is_open ? proposal[a] : kNobody;
+        const bool mutual = b != kNobody && proposal[b] == a;
+        const uint32_t taken = ptx::vote_sync_ballot(mutual);
+        if (mutual && a < b) pair(p, x, s, pass, s.id[a], s.id[b]);
+        if (lane() == 0 && taken != 0) free_columns[warp()] &= ~taken;
+      }
+      sync_threads(kThreads);
+      now = s.counts[0];
+      if (now == before) break;
     }
   }
 
