@@ -32,7 +32,8 @@ class TimedLauncher {
   explicit TimedLauncher(cudaStream_t stream) : inner_(stream), stream_(stream) {}
   void upload(void* to, const std::vector<uint8_t>& bytes) { inner_.upload(to, bytes); }
   template <class Kernel, class... Args>
-  void launch(kernels::group::Grid grid, const kernels::group::Params& params, int64_t items, Args... args) {
+  void launch(kernels::group::Grid grid, const kernels::group::Params& params, int64_t items,
+              Args... args) {
     cudaEvent_t a, b;
     CHECK(cudaEventCreate(&a));
     CHECK(cudaEventCreate(&b));
