@@ -102,7 +102,7 @@ VCA_DEVICE float tree_sum(float* x, int32_t n) {
 template <bool kSums>
 struct SigmaParts {
   static constexpr int kThreads = 256;
-  static constexpr int kMinBlocks = 4;
+  static constexpr int kMinBlocks = 5;
   static constexpr int kPartRows = 128;
   static constexpr int kWarps = kThreads / 32;
   static constexpr int kAtOnce = 4;  // rows of a warp on the way
