@@ -61,3 +61,30 @@ def test_compiled_model_in_one_graph(name):
             compiled = run_model(torch.compile(model, fullgraph=True, backend="aot_eager"), inputs)
     vc.disable(model)
     assert error(compiled, eager) < FP32_CHAIN
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_one_compiled_block_serves_all_layers_and_steps(name):
+    """Blocks compiled one by one (`compile_repeated_blocks`): more layers than torch compiles a function
+    for, which is 8, and no new graph when a step begins."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    make, inputs = MODELS[name]
+    config = dict(make().config)
+    torch.manual_seed(0)
+    model = type(make()).from_config(config | {"num_layers": 10}).eval()
+    inputs = inputs()
+    native = run_model(model, inputs)
+    blocks = model.blocks if name == "wan" else model.transformer_blocks
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    for block in blocks:
+        block.compile(fullgraph=True, backend=counter)
+    vc.enable(model, recipe="exact", min_keys=100)
+    clock = vc._attached[model].clock
+    clock.new_generation(3)
+    for _ in range(3):
+        assert error(run_model(model, inputs), native) < 5 * FP32_CHAIN  # of ten layers, not two
+        clock.advance()
+    vc.disable(model)
+    assert counter.frame_count == 1

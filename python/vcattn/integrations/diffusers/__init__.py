@@ -50,9 +50,19 @@ class _Attachment:
     def __init__(self) -> None:
         self.clock = Clock()
         self.layers: list[Layer] = []
+        self.shared: dict[Any, Layer] = {}  # native backend -> what stands for all layers in traced code
         self.ropes = _rope.Ropes()
         self.undo: list[Any] = []
         self.finalizer: Any = None
+
+    def enter(self, name: str, options: Options, native: Any) -> Layer:
+        layer = Layer(name, options, self.clock, native)
+        _backend.enter_layer(layer, next(_numbers))
+        self.undo.append(functools.partial(_backend.leave, layer.member))
+        return layer
+
+    def everyone(self) -> list[Layer]:
+        return [*self.layers, *self.shared.values()]
 
     def detach(self) -> None:
         if self.finalizer is not None:
@@ -196,7 +206,7 @@ def enable(
             _attach(attachment, layer, module.processor, options, fuse_rope)
         for model in {id(m): m for m in models.values()}.values():
             attachment.clock.follow_model(model)
-            undos = [_models.follow_layout(model, attachment.layers)]
+            undos = [_models.follow_layout(model, attachment.everyone())]
             undos.append(_rope.follow_rope(model, attachment.ropes) if fuse_rope else None)
             attachment.undo += filter(None, undos)
         if scheduler is not None:
@@ -206,7 +216,7 @@ def enable(
         raise
     _attached[target] = attachment
     # A target that goes away without disable() takes its entries, and the orders in them, with it.
-    members = [layer.member for layer in attachment.layers]
+    members = [layer.member for layer in attachment.everyone()]
     attachment.finalizer = weakref.finalize(target, _backend.leave, *members)
     attachment.finalizer.atexit = False
 
@@ -217,24 +227,13 @@ def _attach(
     native = processor._attention_backend
     # Where vcattn's own general backend was set, what stays native is the framework's default.
     fallback = None if getattr(native, "value", native) == _backend.NAME else native
-    layer = Layer(name, options, attachment.clock, fallback)
+    layer = attachment.enter(name, options, fallback)
     layer.ropes = attachment.ropes if fuse_rope else None
-    member = _backend.enter_layer(layer, next(_numbers))
-    adapted = _models.adapt_processor(processor, layer)
-    had_own = "_attention_backend" in vars(processor)
-    processor._attention_backend = member
-
-    def undo() -> None:
-        if adapted is not None:
-            adapted()
-        if had_own:
-            processor._attention_backend = native
-        else:
-            vars(processor).pop("_attention_backend", None)
-        _backend.leave(member)
-
     attachment.layers.append(layer)
-    attachment.undo.append(undo)
+    shared = attachment.shared.get(fallback)
+    if shared is None:
+        shared = attachment.shared[fallback] = attachment.enter("compiled", options, fallback)
+    attachment.undo.append(_models.adapt_processor(processor, layer, shared))
 
 
 def disable(target: Any) -> None:

@@ -4,6 +4,7 @@
 diffusers looks a backend up by a member of its enum. ``vcattn`` becomes a member at run time; each
 layer of an enabled pipeline gets a member of its own besides (a key of the registry that the enum
 does not list), so that the function knows its layer without any state that changes between calls.
+Traced code takes one member for all layers instead, so that one compiled block serves them all.
 """
 
 from __future__ import annotations
@@ -133,7 +134,8 @@ def why_native(
     """Why this call is not ours; None when it is."""
     clock, options = layer.clock, layer.options
     keys = key.shape[1] * _shards(parallel_config)
-    if clock.step is not None and clock.step < options.first_steps_bf16:
+    # The step is looked at only where it matters: traced code is made anew when it changes.
+    if options.first_steps_bf16 and clock.step is not None and clock.step < options.first_steps_bf16:
         return "first steps"
     if keys < options.min_keys:
         return "short"
@@ -167,7 +169,7 @@ def _shards(parallel_config: Any) -> int:
 def _state(layer: Layer, query: torch.Tensor, key: torch.Tensor) -> dict:
     """state, step and policy of this call; empty where no order is kept."""
     clock, options = layer.clock, layer.options
-    if options.policy is False or not clock.running or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or options.policy is False or not clock.running:
         return {}
     if not keeps_order(query.device, options.recipe):
         return {}

@@ -63,6 +63,8 @@ def _joint(base: type) -> type:
             **kwargs: Any,
         ) -> Any:
             layer, text = self._vcattn_layer, 0
+            if torch.compiler.is_compiling():
+                layer = self._vcattn_shared
             if encoder_hidden_states is not None:
                 video, text = hidden_states.shape[1], encoder_hidden_states.shape[1]
                 layer.segments = [(0, video, "video"), (video, text, "text")]
@@ -91,20 +93,52 @@ _PROCESSORS = {"HunyuanVideo15AttnProcessor2_0": _joint}
 MAX_SEGMENTS = 16  # more runs than this are no layout worth a block border each
 
 
-def adapt_processor(processor: Any, layer: Any) -> Any:
-    """Puts the stand-in's class on the processor; returns what takes it off again, or None."""
-    original = stand_in = type(processor)
+def _backend_property() -> property:
+    """``_attention_backend`` of an enabled processor. In traced code it is the member that all layers
+    share: one that differs by layer would have every block compiled on its own. A bool tells whether
+    it is still ours, since a guard on the value would differ by layer too."""
+
+    def get(self: Any) -> Any:
+        if torch.compiler.is_compiling() and self._vcattn_ours:
+            return self._vcattn_shared.member
+        return self._vcattn_backend
+
+    def set(self: Any, value: Any) -> None:
+        vars(self)["_attention_backend"] = self._vcattn_backend = value  # the first for copies
+        self._vcattn_ours = value is self._vcattn_layer.member
+
+    return property(get, set)
+
+
+@functools.lru_cache(maxsize=None)
+def _stand_in(original: type, rotate: bool) -> type:
+    """One class for all processors of a kind, as traced code asks for theirs."""
+    stand_in = original
     # The inner one first: it is called with what the outer one leaves.
-    for make in (_PROCESSORS.get(original.__name__), layer.ropes and _rope.adapt):
+    for make in (_PROCESSORS.get(original.__name__), _rope.adapt if rotate else None):
         stand_in = (make and make(stand_in)) or stand_in
-    if stand_in is original:
-        return None
-    processor._vcattn_layer = layer
-    processor.__class__ = _clock.stand_in(stand_in, {}, original)
+    return _clock.stand_in(stand_in, {"_attention_backend": _backend_property()}, original)
+
+
+def adapt_processor(processor: Any, layer: Any, shared: Any) -> Any:
+    """Puts the stand-in's class on the processor; returns what takes it off again. ``shared``: the
+    layer that stands for all of them in traced code."""
+    original = type(processor)
+    own = vars(processor)
+    had = "_attention_backend" in own
+    before = processor._attention_backend
+    processor._vcattn_layer, processor._vcattn_shared = layer, shared
+    processor.__class__ = _stand_in(original, layer.ropes is not None)
+    processor._attention_backend = layer.member
 
     def undo() -> None:
         processor.__class__ = original
-        del processor._vcattn_layer
+        for name in [name for name in own if name.startswith("_vcattn")]:
+            del own[name]
+        if had:
+            processor._attention_backend = before
+        else:
+            own.pop("_attention_backend", None)
 
     return undo
 

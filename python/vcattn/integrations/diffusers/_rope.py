@@ -106,6 +106,8 @@ def adapt(base: type) -> type | None:
         # The framework reads the signature and drops what it does not find there.
         @functools.wraps(base.__call__)
         def __call__(self, attn: Any, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():  # rotates as before
+                return super().__call__(attn, hidden_states, *args, **kwargs)
             layer = self._vcattn_layer
             kwargs |= dict(zip(names, args))
             if kwargs.get(argument) is not None and _ours(self, layer, hidden_states):
@@ -123,9 +125,9 @@ def adapt(base: type) -> type | None:
 def _ours(processor: Any, layer: Any, hidden: torch.Tensor) -> bool:
     """Whether the backend will take this call, as far as can be told before it."""
     options, clock = layer.options, layer.clock
-    if layer.ropes.current is None or torch.compiler.is_compiling() or torch.is_grad_enabled():
+    if layer.ropes.current is None or torch.is_grad_enabled():
         return False
-    if processor._attention_backend is not layer.member:
+    if not processor._vcattn_ours:
         return False  # somebody has set another backend meanwhile
     if getattr(processor, "_parallel_config", None) is not None:
         return False  # the sequence is in pieces, and the angles too
