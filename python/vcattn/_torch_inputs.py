@@ -170,7 +170,7 @@ def as_table(name: str, rope: Rope | None, q: torch.Tensor, flat: Flat) -> torch
     if table is None:
         return None
     shape = _options.table_shape(flat, _options.bhsd(q.shape, flat.layout)[2])
-    if not isinstance(table, torch.Tensor) or table.device != q.device or table.is_complex():
+    if not isinstance(table, torch.Tensor) or table.device != q.device or table.is_complex() or table.layout is not torch.strided:
         raise refuse(f"rope.{name}", f"{type(table).__name__}", f"a float32 tensor on {q.device}")
     if tuple(table.shape) != shape:
         raise refuse(f"rope.{name}'s shape", tuple(table.shape), f"{shape}: [S, sum(axis_dim) / 2]")

@@ -133,8 +133,10 @@ class AttentionOverride:
     def _follow(self, options: dict) -> None:
         """Run and step of the sampler: looked up once per model call, not once per layer."""
         run, sigma = options.get("sample_sigmas"), options.get("sigmas")
-        told = isinstance(run, torch.Tensor) and isinstance(sigma, torch.Tensor)
-        if not told or not run.numel() or not sigma.numel() or torch.compiler.is_compiling():
+        if not isinstance(run, torch.Tensor) or not isinstance(sigma, torch.Tensor):
+            self._step = None
+            return
+        if not run.numel() or not sigma.numel() or torch.compiler.is_compiling():
             self._step = None
             return
         if run is not self._run:

@@ -97,7 +97,7 @@ def _models_of(target: Any) -> dict[str, torch.nn.Module]:
     return models
 
 
-def _attention_modules(models: dict[str, torch.nn.Module]) -> dict[str, torch.nn.Module]:
+def _attention_modules(models: dict[str, torch.nn.Module]) -> dict[str, Any]:
     """Modules whose processor goes through the dispatch; name -> module."""
     found = {}
     seen = set()
@@ -111,7 +111,7 @@ def _attention_modules(models: dict[str, torch.nn.Module]) -> dict[str, torch.nn
     return found
 
 
-def _skipped(modules: dict[str, torch.nn.Module], skip: Iterable[int | str]) -> set[str]:
+def _skipped(modules: dict[str, Any], skip: Iterable[int | str]) -> set[str]:
     own = [
         name
         for name, module in modules.items()

@@ -135,7 +135,7 @@ def _tell(scheduler: Any, clock: Clock) -> Any:
     return leave
 
 
-def _telling(original: type) -> type:
+def _telling(original: Any) -> type:
     def clocks(scheduler: Any) -> list[Clock]:
         found = (reference() for reference in vars(scheduler).get("_vcattn_clocks", ()))
         return [clock for clock in found if clock is not None]

@@ -111,7 +111,7 @@ def _backend_property() -> property:
 
 
 @functools.lru_cache(maxsize=None)
-def _stand_in(original: type, rotate: bool) -> type:
+def _stand_in(original: Any, rotate: bool) -> type:
     """One class for all processors of a kind, as traced code asks for theirs."""
     stand_in = original
     # The inner one first: it is called with what the outer one leaves.
