@@ -128,11 +128,18 @@ struct Exchange {
     sync_threads(kThreads);
     constexpr int kParts = kD / 16;
     const int part = thread() % kParts;
-    VCA_UNROLL_8
-    for (int i = 0; i < kPair * kParts / kThreads; ++i) {
-      const int row = i * (kThreads / kParts) + thread() / kParts;
-      store_word4(s.rows + chunk_offset<kD>(row, part),
-                  load_word4(work.values + int64_t{s.rank[row]} * kD + part * 16));
+    // Eight loads on the way: each would wait for the store before it.
+    constexpr int kAtOnce = 8;
+    VCA_UNROLL_1
+    for (int row0 = thread() / kParts; row0 < kPair; row0 += kAtOnce * kThreads / kParts) {
+      Word4 w[kAtOnce];
+      VCA_UNROLL
+      for (int i = 0; i < kAtOnce; ++i)
+        w[i] = load_word4(work.values + int64_t{s.rank[row0 + i * kThreads / kParts]} * kD +
+                          part * 16);
+      VCA_UNROLL
+      for (int i = 0; i < kAtOnce; ++i)
+        store_word4(s.rows + chunk_offset<kD>(row0 + i * kThreads / kParts, part), w[i]);
     }
     sync_threads(kThreads);
   }

@@ -9,9 +9,9 @@ namespace vca::kernels::group {
 // One block of threads a problem. In a round every free block proposes to its nearest free block
 // not met in the last passes; mutual proposals pair up. A proposal stays the nearest as long as its
 // target is free, so a round compares only blocks whose target has gone, `rows`, with all that are
-// free, `columns`, on tensor cores. Columns stay in shared memory from round to round: one that is
-// taken becomes a row of zeros with the worst key. They are numbered and loaded anew when half of
-// them are gone, or chunk by chunk where there are too many of them. The last kTableRows blocks
+// free, `columns`, on tensor cores. Columns stay in shared memory from round to round, those that
+// are taken marked by a bit each. They are numbered and loaded anew when half of them are gone, or
+// chunk by chunk where there are too many of them. The last kTableRows blocks
 // compare all with all once; each warp keeps the distances of eight rows in registers.
 //
 // Columns lie as the registers of an MMA's first operand want them, 16 columns a tile: for step j,
@@ -38,7 +38,7 @@ struct Match {
   // Where everything lies in shared memory.
   struct Shape {
     int32_t chunk;  // columns at once
-    int32_t columns, barred, best, base, runs, look_up, id, place, is_free, bytes;
+    int32_t columns, barred, taken, best, base, runs, look_up, id, place, is_free, bytes;
   };
   static constexpr Shape shape_with(int32_t blocks, int32_t chunk) {
     Shape s{};
@@ -50,6 +50,7 @@ struct Match {
     };
     take(s.columns, chunk * kD);
     take(s.barred, kWarps * kItemRows * stride_of(chunk) * 4);
+    take(s.taken, chunk / 8);
     take(s.best, blocks * 8);
     take(s.base, chunk * 4);
     take(s.runs, (blocks + 31) / 32 * 4);
@@ -86,6 +87,7 @@ struct Match {
     int32_t* counts;  // pairs so far, rows
     uint32_t* columns;
     uint32_t* barred;   // [warp][row][word] columns that a row must not choose, bit by bit
+    uint32_t* taken;    // [word] columns that are free no more, bit by bit
     uint64_t* best;     // [block] distance and target of its proposal
     int32_t* base;      // [column] of its keys, distances.hpp
     int32_t* runs;      // free blocks in each run of 32
@@ -101,6 +103,7 @@ struct Match {
     Shared s{shared_at<int32_t>(0),
              shared_at<uint32_t>(shape.columns),
              shared_at<uint32_t>(shape.barred),
+             shared_at<uint32_t>(shape.taken),
              shared_at<uint64_t>(shape.best),
              shared_at<int32_t>(shape.base),
              shared_at<int32_t>(shape.runs),
@@ -183,15 +186,12 @@ struct Match {
     }
   }
 
-  // Blocks of this round's pairs are free no more.
+  // Blocks of this round's pairs are free no more, nor are their columns.
   VCA_DEVICE static void take_away(const Shared& s, int32_t n) {
-    constexpr int kWords = kD / 4;
-    for (int32_t i = thread(); i < n * kWords; i += kThreads) {
-      const int32_t b = s.look_up[i / kWords], word = i % kWords;
-      if (word == 0) s.is_free[b] = 0;
-      if (s.n_columns > s.chunk) continue;  // they will be loaded anew
-      if (word == 0) s.base[s.place[b]] = INT32_MAX;
-      *word_at(s, s.place[b], word / 4, word % 4) = 0;
+    for (int32_t i = thread(); i < n; i += kThreads) {
+      const int32_t b = s.look_up[i];
+      s.is_free[b] = 0;
+      if (s.n_columns <= s.chunk) or_shared(&s.taken[s.place[b] / 32], 1u << s.place[b] % 32);
     }
   }
   // Where word `word` of 16-byte part `part` of a column lies.
@@ -213,6 +213,7 @@ struct Match {
 
   // id: the free blocks, ascending; place: its inverse.
   VCA_DEVICE static void number_columns(const Problem& x, const Shared& s) {
+    for (int32_t word = thread(); word < s.chunk / 32; word += kThreads) s.taken[word] = 0;
     const int32_t runs = (x.full + 31) / 32;
     for (int32_t run = warp(); run < runs; run += kWarps) {
       const int32_t b = run * 32 + lane();
@@ -240,25 +241,37 @@ struct Match {
                                       int32_t c0, int32_t n) {
     const int32_t padded = (n + 31) / 32 * 32;
     const int8_t* means = p.means + x.block0 * kD;
-    VCA_UNROLL_4
-    for (int i = thread(); i < padded * kParts; i += kThreads) {
-      // Columns g and g + 8 one after the other: their words lie side by side.
-      const int in_tile = i / kParts % kTile, part = i % kParts;
-      const int column = i / kParts / kTile * kTile + in_tile % 2 * 8 + in_tile / 2;
-      const Word4 w = column < n ? load_word4(means + int64_t{s.id[c0 + column]} * kD + part * 16)
-                                 : Word4{0, 0, 0, 0};
-      uint32_t* to = word_at(s, column, part, 0);
-      to[0] = w.x;
-      to[2] = w.y;
-      to[128] = w.z;
-      to[130] = w.w;
-      int32_t norm = 0;
+    constexpr int kAtOnce = 8;  // loads on the way
+    // Turns are even for the lanes of a warp: a word of bits is 32 columns.
+    VCA_UNROLL_1
+    for (int i0 = thread(); i0 < padded * kParts; i0 += kAtOnce * kThreads) {
+      Word4 w[kAtOnce];
       VCA_UNROLL
-      for (int j = 0; j < 4; ++j) norm = ptx::dp4a(word_of(w, j), word_of(w, j), norm);
-      for (uint32_t mask = 1; mask < kParts; mask *= 2) norm += ptx::shfl_sync_bfly(norm, mask);
-      if (part == 0) s.base[column] = column < n ? norm * 256 + column / 8 + 1 : INT32_MAX;
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int i = i0 + k * kThreads, column = column_of(i / kParts);
+        w[k] = i < padded * kParts && column < n
+                   ? load_word4(means + int64_t{s.id[c0 + column]} * kD + i % kParts * 16)
+                   : Word4{0, 0, 0, 0};
+      }
+      VCA_UNROLL
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int i = i0 + k * kThreads, column = column_of(i / kParts);
+        if (i >= padded * kParts) break;
+        uint32_t* to = word_at(s, column, i % kParts, 0);
+        to[0] = w[k].x;
+        to[2] = w[k].y;
+        to[128] = w[k].z;
+        to[130] = w[k].w;
+        int32_t norm = 0;
+        VCA_UNROLL
+        for (int j = 0; j < 4; ++j) norm = ptx::dp4a(word_of(w[k], j), word_of(w[k], j), norm);
+        for (uint32_t mask = 1; mask < kParts; mask *= 2) norm += ptx::shfl_sync_bfly(norm, mask);
+        if (i % kParts == 0) s.base[column] = column < n ? norm * 256 + column / 8 + 1 : INT32_MAX;
+      }
     }
   }
+  // Columns g and g + 8 are loaded one after the other: their words lie side by side.
+  VCA_DEVICE static int column_of(int i) { return i / kTile * kTile + i % 2 * 8 + i % kTile / 2; }
 
   VCA_DEVICE static void propose(const Params& p, const Problem& x, const Shared& s, int32_t pass) {
     const int32_t rows = s.counts[1];
@@ -476,7 +489,7 @@ struct Match {
   VCA_DEVICE static void bar(const Params& p, const Problem& x, const Shared& s, int32_t pass,
                              int32_t c0, int32_t block, int32_t word0, int32_t word1,
                              uint32_t* bits) {
-    for (int32_t word = word0; word < word1; ++word) bits[word] = 0;
+    for (int32_t word = word0; word < word1; ++word) bits[word] = s.taken[word];
     if (block < 0) return;
     int32_t avoid[kPairMemory + 1];
     avoid[kPairMemory] = block;
