@@ -66,6 +66,7 @@ UnitOrder order_unit(const Request& request, int64_t unit, GroupState* state) {
     return out;
   }
   if (action == Action::regroup) {
+    params.followed = regroups_next(request.policy, request.step);
     spec::GroupingResult result =
         spec::group_head(input, params, history.has_order ? &head : nullptr);
     out = {std::move(result.order_by_segment), result.f_g, result.used, true};

@@ -32,6 +32,12 @@ struct HeadHistory {
   double f_last = 0.0;          // deciding f of that order on the values of the last step
 };
 
+// Whether the next step groups again what is grouped in this one: a cold start then leaves some
+// pair passes to it.
+constexpr bool regroups_next(const Policy& policy, int64_t step) {
+  return step + 1 < policy.window && (step + 1) % policy.refresh == 0;
+}
+
 enum class Action { regroup, keep, identity };
 
 constexpr Action decide(const Policy& policy, int64_t step, const HeadHistory& head) {

@@ -273,6 +273,7 @@ class PolicyReference {
     const core::Action action = core::decide(policy_, step, history);
     u.regrouped = action == core::Action::regroup;
     if (u.regrouped) {
+      params.followed = core::regroups_next(policy_, step);
       spec::GroupingResult result =
           spec::group_head(input, params, history.has_order ? &u.state : nullptr);
       u.order = result.order_by_segment;

@@ -158,6 +158,13 @@ VCA_DEVICE void or_shared(uint32_t* at, uint32_t value) {
   *at |= value;
 #endif
 }
+VCA_DEVICE void max_shared(int32_t* at, int32_t value) {
+#if defined(__CUDACC__)
+  atomicMax(at, value);
+#else
+  *at = value > *at ? value : *at;
+#endif
+}
 VCA_DEVICE void min_shared(uint64_t* at, uint64_t value) {
 #if defined(__CUDACC__)
   atomicMin(reinterpret_cast<unsigned long long*>(at), value);

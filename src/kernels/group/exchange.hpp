@@ -68,7 +68,7 @@ struct Exchange {
       const Piece at = piece_of(out.item, slots);
       const Problem x = problem_at(p, at.whole);
       const int32_t slot = at.part;
-      if (!exchanges(p, x, pass) || slot >= p.n_pairs[x.index]) continue;
+      if (!exchanges(x, pass) || slot >= p.n_pairs[x.index]) continue;
       const int32_t* pair = p.pairs + x.block0 + 2 * slot;
       out.a = static_cast<int32_t>(x.block0) + pair[0];
       out.b = static_cast<int32_t>(x.block0) + pair[1];

@@ -77,7 +77,7 @@ struct Match {
     const Shape shape = shape_of(p.max_blocks);
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
       const Problem x = problem_at(p, item);
-      if (exchanges(p, x, pass)) match(p, x, pass, shape);
+      if (exchanges(x, pass)) match(p, x, pass, shape);
       sync_threads(kThreads);
     }
   }

@@ -46,7 +46,8 @@ enum class Start : int32_t { cold, warm, keep, identity };
 // What a unit is about to do and what is known about it.
 struct Unit {
   Start start;
-  int32_t used;  // spec::Grouping
+  int32_t used;    // spec::Grouping
+  int32_t passes;  // of pair exchange
   double f;
 };
 
@@ -83,7 +84,7 @@ struct Params {
 
   spec::Grouping kind;
   int32_t iterations, large_iterations, sample_min, sample_divisor;
-  int32_t cold_passes, warm_passes, rounds, inner;
+  int32_t cold_passes, followed_passes, warm_passes, rounds, inner;
   int32_t sigma_rows, axes_rows, axes_iterations;
   double warm_share;
 
@@ -143,6 +144,7 @@ struct Problem {
   int64_t block0;  // its first block
   int32_t rank0;   // rank of its first token
   int32_t n, k, full;
+  int32_t passes;
   Start start;
 };
 
@@ -167,6 +169,7 @@ VCA_DEVICE Problem problem_at(const Params& p, int64_t index) {
   out.k = static_cast<int32_t>(ceil_div(s.count, kRows));
   out.full = s.count / kRows;
   out.start = p.units[out.unit].start;
+  out.passes = p.units[out.unit].passes;
   return out;
 }
 VCA_DEVICE int32_t* histogram_of(const Params& p, const Problem& x) {
@@ -206,10 +209,6 @@ constexpr int64_t max_sample(const Params& p, int64_t rows) {
 // Row i of a strided sample of m out of n.
 VCA_DEVICE int64_t sample_row(int64_t i, int64_t n, int64_t m) { return m == n ? i : i * n / m; }
 // Whether pass number `pass` runs for the problem.
-VCA_DEVICE bool exchanges(const Params& p, const Problem& x, int32_t pass) {
-  if (x.full < 2) return false;
-  if (x.start == Start::cold) return pass < p.cold_passes;
-  return x.start == Start::warm && pass < p.warm_passes;
-}
+VCA_DEVICE bool exchanges(const Problem& x, int32_t pass) { return x.full >= 2 && pass < x.passes; }
 
 }  // namespace vca::kernels::group

@@ -41,26 +41,39 @@ struct Fingerprint {
   }
 };
 
+// A state of this problem's, which is believed and written.
+VCA_DEVICE bool has_state(const Params& p) {
+  return p.state != nullptr && p.state->magic == kStateMagic && p.state->problem == p.state_hash;
+}
+
 // core::decide() for every unit; one block of threads in all.
 struct Decide {
   static constexpr int kThreads = 256;
   static constexpr int kMinBlocks = 1;
   static int64_t smem_bytes(const Params&) { return 16; }
   VCA_DEVICE static void run(const Params& p, int64_t) {
-    auto* found = shared_at<int32_t>(0);  // a cold unit, a warm one
+    auto* found = shared_at<int32_t>(0);  // a cold unit, most passes
     if (thread() < 2) found[thread()] = 0;
     sync_threads(kThreads);
     for (int64_t unit = thread(); unit < p.n_units; unit += kThreads) {
       decide(p, unit);
       p.token_wanted[unit] = forms_order(p.units[unit].start) ? 1 : 0;
-      if (p.units[unit].start == Start::cold) found[0] = 1;
-      if (p.units[unit].start == Start::warm) found[1] = 1;
+      Unit& u = p.units[unit];
+      u.passes = u.start == Start::cold   ? cold_passes(p)
+                 : u.start == Start::warm ? p.warm_passes
+                                          : 0;
+      if (u.start == Start::cold) found[0] = 1;
+      if (u.passes > 0) max_shared(&found[1], u.passes);
     }
     sync_threads(kThreads);
     if (thread() != 0) return;
     *p.any_cold = found[0];
-    const int32_t warm = found[1] != 0 ? p.warm_passes : 0;
-    *p.most_passes = found[0] != 0 && p.cold_passes > warm ? p.cold_passes : warm;
+    *p.most_passes = found[1];
+  }
+  // Of a unit that starts cold.
+  VCA_DEVICE static int32_t cold_passes(const Params& p) {
+    return has_state(p) && core::regroups_next(p.policy, *p.step) ? p.followed_passes
+                                                                  : p.cold_passes;
   }
 
  private:
@@ -69,8 +82,7 @@ struct Decide {
     out.start = Start::cold;
     out.used = static_cast<int32_t>(p.kind == spec::Grouping::automatic ? spec::Grouping::vsmooth
                                                                         : p.kind);
-    if (p.state == nullptr) return;
-    if (p.state->magic != kStateMagic || p.state->problem != p.state_hash) return;
+    if (!has_state(p)) return;
     const UnitState& s = p.unit_state[unit];
     const bool fits =
         s.has_order != 0 && (p.fixed_tokens || s.fingerprint == p.fingerprint[unit / p.h_kv]);
@@ -125,9 +137,11 @@ struct Judge {
             removed_energy<kThreads>(p, unit, true, p.norm2, p.energy, ptx::dynamic_smem_pointer());
         const bool lost = f < mul_f64(p.warm_share, p.unit_state[unit].f_at_grouping);
         if (thread() == 0 && lost) {
+          const int32_t passes = Decide::cold_passes(p);
           p.units[unit].start = Start::cold;
+          p.units[unit].passes = passes;
           *p.any_cold = 1;
-          if (p.cold_passes > p.warm_passes) *p.most_passes = p.cold_passes;
+          if (passes > p.warm_passes) *p.most_passes = passes;
         }
       }
       sync_threads(kThreads);
@@ -168,9 +182,6 @@ struct StoreOrder {
         if (keeps) p.state_order[place + lane() + 32 * i] = rank[i];
       }
     }
-  }
-  VCA_DEVICE static bool has_state(const Params& p) {
-    return p.state != nullptr && p.state->magic == kStateMagic && p.state->problem == p.state_hash;
   }
 
  private:
@@ -286,7 +297,7 @@ struct StoreUnit {
     const bool regrouped = u.start == Start::cold || u.start == Start::warm;
     if (p.regrouped != nullptr && regrouped)
       p.regrouped[p.subs[unit / p.h_kv].batch * p.h_kv + unit % p.h_kv] = 1;
-    if (!StoreOrder::has_state(p)) return;
+    if (!has_state(p)) return;
     UnitState& s = p.unit_state[unit];
     const int64_t step = *p.step;
     if (regrouped) {

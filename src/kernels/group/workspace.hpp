@@ -195,6 +195,7 @@ inline Params device_params(const Request& request, const Layout& layout, const 
   p.sample_min = constants.vsmooth_sample_min;
   p.sample_divisor = constants.vsmooth_sample_divisor;
   p.cold_passes = exchanges ? constants.pair_passes : 0;
+  p.followed_passes = exchanges ? constants.followed_pair_passes : 0;
   p.warm_passes = exchanges ? constants.warm_pair_passes : 0;
   p.rounds = constants.pair_rounds;
   p.inner = constants.pair_inner;

@@ -47,6 +47,7 @@ Candidate cold(const GroupingInput& input, const Tokens& tokens, const GroupingP
                Grouping kind) {
   Candidate c;
   c.used = kind;
+  const int passes = params.followed ? params.followed_pair_passes : params.pair_passes;
   switch (kind) {
     case Grouping::identity:
       c.order = identity_order(tokens);
@@ -59,18 +60,18 @@ Candidate cold(const GroupingInput& input, const Tokens& tokens, const GroupingP
       break;
     case Grouping::balanced:
       c.order = balanced_order(tokens, params);
-      pair_exchange(tokens, params, params.pair_passes, &c.order);
+      pair_exchange(tokens, params, passes, &c.order);
       break;
     case Grouping::kdtree:
       c.order = kdtree_order(tokens, params);
-      pair_exchange(tokens, params, params.pair_passes, &c.order);
+      pair_exchange(tokens, params, passes, &c.order);
       break;
     case Grouping::automatic:  // docs/decisions: never worse than the tree by a hundredth of f
       c.used = Grouping::vsmooth;
       [[fallthrough]];
     case Grouping::vsmooth:
       c.order = vsmooth_order(tokens, params);
-      pair_exchange(tokens, params, params.pair_passes, &c.order);
+      pair_exchange(tokens, params, passes, &c.order);
       break;
   }
   return finished(tokens, std::move(c));

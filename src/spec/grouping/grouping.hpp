@@ -53,11 +53,14 @@ struct GroupingInput {
 /// Constants of the specification. Changing a default changes SPEC_VERSION.
 struct GroupingParams {
   Grouping kind = Grouping::automatic;
-  int pair_passes = 8;       ///< pair exchanges after a cold kdtree or vsmooth
-  int warm_pair_passes = 2;  ///< the same after a warm start
-  int pair_rounds = 16;      ///< handshake rounds in one pass
-  int pair_memory = 6;       ///< passes in which a tried partner is not tried again
-  int pair_inner = 3;        ///< splits of one merged pair
+  /// The next step groups this head again, by a warm start that goes on with the exchanges.
+  bool followed = false;
+  int pair_passes = 8;           ///< pair exchanges after a cold kdtree or vsmooth
+  int followed_pair_passes = 4;  ///< the same where `followed`
+  int warm_pair_passes = 2;      ///< the same after a warm start
+  int pair_rounds = 16;          ///< handshake rounds in one pass
+  int pair_memory = 6;           ///< passes in which a tried partner is not tried again
+  int pair_inner = 3;            ///< splits of one merged pair
   int sigma_sample_rows = 2048;
   int axes_sample_rows = 2048;
   int axes_iterations = 8;
