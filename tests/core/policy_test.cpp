@@ -91,6 +91,23 @@ TEST(Policy, GuidanceBranchesShareAStep) {
   EXPECT_EQ(history(p, 2, 1.0), "GkGk" + std::string(12, 'k'));
 }
 
+// Fewer pair passes where the next step goes on: never in the window's last step.
+TEST(Policy, TheNextStepGroupsAgainInsideTheWindowOnly) {
+  const auto followed = [](const Policy& p) {
+    std::string out;
+    for (int64_t step = 0; step < p.steps; ++step) out += regroups_next(p, step) ? 'f' : '-';
+    return out;
+  };
+  Policy p = with_steps(16);
+  EXPECT_EQ(followed(p), "fff" + std::string(13, '-'));
+  p.window = 6;
+  p.refresh = 3;
+  EXPECT_EQ(followed(p), "--f" + std::string(13, '-'));
+  EXPECT_EQ(followed(with_steps(1)), "-");
+  p.window = 0;
+  EXPECT_EQ(followed(p), std::string(16, '-'));
+}
+
 // A state that is first used in the middle of a run has no order yet.
 TEST(Policy, ALateStartGroups) {
   Policy p = with_steps(40);

@@ -112,6 +112,22 @@ TEST(GroupingWarm, AnOrderThatLostAQuarterIsGivenUp) {
   EXPECT_NE(kept.order_by_segment, cold.order_by_segment);
 }
 
+// A cold start that a warm one follows makes four passes, another one eight.
+TEST(GroupingWarm, AFollowedColdStartLeavesPassesToTheNext) {
+  Lcg random(6);
+  const Head head = test::clustered_head(random, 4000, 64, 40, 0.6f);
+  for (const Grouping kind : {Grouping::kdtree, Grouping::vsmooth}) {
+    GroupingParams followed = with(kind), four = with(kind);
+    followed.followed = true;
+    four.pair_passes = 4;
+    const auto first = group_head(head.input(), followed, nullptr);
+    EXPECT_EQ(first.order_by_segment, group_head(head.input(), four, nullptr).order_by_segment);
+    const auto alone = group_head(head.input(), with(kind), nullptr);
+    EXPECT_LT(first.f_g, alone.f_g);
+    EXPECT_GT(group_head(head.input(), followed, &first.state).f_g, first.f_g);
+  }
+}
+
 TEST(GroupingWarm, MaskChangeMeansAColdStart) {
   Lcg random(5);
   Head head = test::clustered_head(random, 1000, 64, 9, 0.4f);

@@ -324,6 +324,23 @@ TEST(GroupingFg, OfAnOrderEqualsThatOfTheResult) {
   }
 }
 
+// 131 blocks and 3: every second of the first segment is watched, the tail among them, and the
+// whole second one. The same number comes from these tokens alone: values of +-1 have one sigma.
+TEST(GroupingFg, WatchedBlocksAreEverySecondOf131) {
+  static_assert(watch_stride(127) == 1 && watch_stride(128) == 2 && watch_stride(191) == 2 &&
+                watch_stride(192) == 3 && watch_stride(591) == 9);
+  Lcg random(15);
+  Head head = test::random_head(random, {130 * 128 + 50, 300}, 6, 1.0);
+  for (float& x : head.values) x = random.below(3) == 0 ? -1.0f : 1.0f;
+  const auto all = shares_of_order(head.input(), {}, head.valid);
+  Head watched = head;
+  watched.valid[0].clear();
+  for (const int64_t token : head.valid[0])
+    if (token / 128 % 2 == 0) watched.valid[0].push_back(token);
+  EXPECT_EQ(all.f_watched, f_g_of_order(watched.input(), {}, watched.valid));
+  EXPECT_NE(all.f_watched, all.f_g);
+}
+
 TEST(GroupingFg, DecayThreshold) {
   EXPECT_TRUE(decayed(0.35, 0.4));
   EXPECT_FALSE(decayed(0.37, 0.4));
