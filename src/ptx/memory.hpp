@@ -10,7 +10,7 @@ struct alignas(16) Words4 {
   uint32_t word[4];
 };
 
-// Global memory that no thread writes during the kernel (PTX ISA 9.7.9.8, ld.global.nc).
+// Global memory that no thread writes during the kernel (PTX ISA 9.7.9.9, ld.global.nc).
 // `stream`: read once, so without a place in L1.
 VCA_DEVICE Words4 ld_global_nc_stream_v4(const void* from);
 VCA_DEVICE Words4 ld_global_nc_v4(const void* from);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the 32 threads of a warp do together, and shared memory through an ordinary pointer. For
-// kernels whose shared memory only ordinary loads and stores touch: the emulator runs the accesses
-// but cannot watch them.
+// What the 32 threads of a warp do together, and memory through an ordinary pointer. For kernels
+// whose shared memory only ordinary loads and stores touch: the emulator runs the accesses but
+// cannot watch them.
 #pragma once
 
 #include "ptx/types.hpp"
@@ -17,9 +17,9 @@ VCA_DEVICE unsigned char* dynamic_smem_pointer();
 
 // bar.warp.sync over the full warp: also orders the lanes' accesses to memory (9.7.13.2).
 VCA_DEVICE void bar_warp_sync();
-VCA_DEVICE uint32_t vote_sync_ballot(bool predicate);  // vote.sync.ballot (9.7.13.7)
-VCA_DEVICE uint32_t match_sync_any(uint32_t value);    // match.any.sync (9.7.13.8)
-VCA_DEVICE int32_t redux_sync_add(int32_t value);      // redux.sync.add.s32 (9.7.13.10)
+VCA_DEVICE uint32_t vote_sync_ballot(bool predicate);  // vote.sync.ballot (9.7.13.9)
+VCA_DEVICE uint32_t match_sync_any(uint32_t value);    // match.any.sync (9.7.13.10)
+VCA_DEVICE int32_t redux_sync_add(int32_t value);      // redux.sync.add.s32 (9.7.13.12)
 VCA_DEVICE int32_t redux_sync_min(int32_t value);
 VCA_DEVICE int32_t redux_sync_max(int32_t value);
 
@@ -34,7 +34,15 @@ VCA_DEVICE void mma_m16n8k32_s32_s8_s8(int32_t (&d)[4], uint32_t a0, uint32_t a1
 // c + the dot product of four signed bytes (dp4a.s32.s32, 9.7.1.23).
 VCA_DEVICE int32_t dp4a(uint32_t a, uint32_t b, int32_t c);
 
-// red.shared.add.s32: of a CTA's own shared memory.
+// red.shared.add.s32, atom.shared.add.s32 (the value before), red.shared.min.u64
+// and .max.s32, .or.b32 (9.7.13.5, 9.7.13.6): of a CTA's own shared memory.
 VCA_DEVICE void red_shared_add(int32_t* at, int32_t value);
+VCA_DEVICE int32_t atom_shared_add(int32_t* at, int32_t value);
+VCA_DEVICE void red_shared_min(uint64_t* at, uint64_t value);
+VCA_DEVICE void red_shared_max(int32_t* at, int32_t value);
+VCA_DEVICE void red_shared_or(uint32_t* at, uint32_t value);
+
+// prefetch.global.L2 (9.7.9.15): a hint, of no effect on values.
+VCA_DEVICE void prefetch_global_l2(const void* at);
 
 }  // namespace vca::ptx

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <ostream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,26 @@ ProblemShape segments() {
   return shape;
 }
 
+// Block maxima that move by about that many code units.
+ProblemShape ramp_of(double code_units, double logit_std, int64_t s_kv = 640, int d = 64) {
+  ProblemShape shape = shape_of(66, s_kv, d, logit_std);
+  shape.ramp = code_units;
+  return shape;
+}
+
+ProblemShape equal_keys(double logit_std) {
+  ProblemShape shape = shape_of(40, 300, 64, logit_std);
+  shape.equal_keys = true;
+  return shape;
+}
+
+// Seven query heads on one of keys, many more queries than keys.
+ProblemShape many_queries() {
+  ProblemShape shape = shape_of(390, 3, 64);
+  shape.h_q = 7;
+  return shape;
+}
+
 const std::vector<AttentionCase>& cases() {
   static const std::vector<AttentionCase> table = {
       {"vc8_d128", "vc8", shape_of(128, 640), OutType::fp32, 1, 2},
@@ -115,6 +136,35 @@ const std::vector<AttentionCase>& cases() {
       {"segments_vc8", "vc8", segments(), OutType::fp32, 2},
       {"ragged", "vc8", ragged_batch(), OutType::fp32, 2},
       {"ragged_turbo", "vc8-turbo", ragged_batch(), OutType::fp32, 2},
+      // Around the edge where O's reference follows (128 code units), the largest factor that is
+      // not 0 (1,008), and slow rises that the reference ignores for many blocks.
+      {"vc8_rising_by_128", "vc8", ramp_of(128.0, 0.0)},
+      {"vc8_rising_by_128_noisy", "vc8", ramp_of(128.0, 2.0)},
+      {"vc8_rising_by_64", "vc8", ramp_of(64.0, 0.0, 1300)},
+      {"vc8_rising_by_3", "vc8", ramp_of(3.0, 0.5, 1300)},
+      {"vc8_rising_by_1008", "vc8", ramp_of(1008.0, 0.0)},
+      {"vc8_falling_by_1008", "vc8", ramp_of(-1008.0, 0.0)},
+      {"vc8_falling_by_128", "vc8", ramp_of(-128.0, 0.0)},
+      {"turbo_rising_by_128", "vc8-turbo", ramp_of(128.0, 0.0)},
+      {"turbo_falling_by_1008", "vc8-turbo", ramp_of(-1008.0, 2.0)},
+      {"exp_rising_by_1008", "vc8-exp", ramp_of(1008.0, 0.0)},
+      {"sage2_rising_by_1008", "sage2", ramp_of(1008.0, 0.0)},
+      // Scores beyond 2^23 code units: an exponent e > 0 (B6).
+      {"vc8_overflow_exponent", "vc8", shape_of(66, 400, 64, 3e6)},
+      {"vc8_overflow_exponent_rising", "vc8", ramp_of(1e7, 1e5)},
+      {"turbo_overflow_exponent", "vc8-turbo", shape_of(66, 400, 64, 3e6)},
+      {"exp_overflow_exponent", "vc8-exp", shape_of(66, 400, 64, 3e6)},
+      {"fp8_overflow_exponent", "fp8", shape_of(66, 400, 64, 3e6)},
+      {"vc8_equal_keys", "vc8", equal_keys(2.0)},
+      {"vc8_all_zero_queries_and_equal_keys", "vc8", equal_keys(0.0)},
+      {"turbo_equal_keys", "vc8-turbo", equal_keys(2.0)},
+      {"sage2_equal_keys", "sage2", equal_keys(2.0)},
+      {"vc8_many_queries_few_keys", "vc8", many_queries(), OutType::bf16, 2},
+      {"turbo_many_queries_few_keys", "vc8-turbo", many_queries(), OutType::fp16, 2},
+      {"vc8_d1", "vc8", shape_of(40, 200, 1), OutType::bf16},
+      {"vc8_d63", "vc8", shape_of(40, 200, 63), OutType::fp16},
+      {"turbo_d65", "vc8-turbo", shape_of(40, 200, 65), OutType::bf16},
+      {"vc8_d127", "vc8", shape_of(40, 200, 127), OutType::bf16},
   };
   return table;
 }
@@ -247,6 +297,49 @@ TEST_P(AttentionSm90, EqualsTheSpecification) { expect_specification(GetParam(),
 
 INSTANTIATE_TEST_SUITE_P(Emulator, AttentionSm90, testing::ValuesIn(cases()),
                          [](const auto& info) { return std::string(info.param.name); });
+
+const AttentionCase& case_of(const std::string& name) {
+  for (const AttentionCase& c : cases())
+    if (name == c.name) return c;
+  throw std::invalid_argument(name);
+}
+
+TEST(AttentionSm90Cases, OverflowNamesHaveAnExponent) {
+  int seen = 0;
+  for (const AttentionCase& c : cases()) {
+    PackedProblem p;
+    make_problem(c.shape, *spec::find_recipe(c.recipe), 1, p);
+    const bool overflows = std::string(c.name).find("overflow") != std::string::npos;
+    for (const int32_t e : p.exponent) EXPECT_EQ(e > 0, overflows) << c.name;
+    seen += overflows;
+  }
+  EXPECT_GE(seen, 5);
+}
+
+// Rows whose second block lies above the reference by up to four code units more than the slack,
+// and by up to four less.
+TEST(AttentionSm90Cases, RisingBy128MeetsBothSidesOfTheEdge) {
+  const AttentionCase& c = case_of("vc8_rising_by_128");
+  PackedProblem p;
+  make_problem(c.shape, *spec::find_recipe(c.recipe), 1, p);
+  const size_t rows = static_cast<size_t>(c.shape.s_q),
+               blocks = static_cast<size_t>(p.kv[0]->view.n_blocks);
+  std::vector<float> m(rows * blocks), m_run(rows * blocks);
+  spec::RowOutputs out;
+  out.m = m.data();
+  out.m_run = m_run.data();
+  spec::attention_rows(p.problem, p.kv[0]->view, p.q[0]->view, spec::Target::sm90, 0, c.shape.s_q,
+                       nullptr, out);
+  int follows = 0, stays = 0;
+  for (size_t row = 0; row < rows; ++row) {
+    const float rise = m[row * blocks + 1] - m[row * blocks];
+    const bool moved = m_run[row * blocks + 1] != m_run[row * blocks];
+    EXPECT_EQ(moved, rise > spec::kLazySlack) << row;
+    if (std::fabs(rise - spec::kLazySlack) <= 4.0f) (moved ? follows : stays) += 1;
+  }
+  EXPECT_GT(follows, 0);
+  EXPECT_GT(stays, 0);
+}
 
 // The same of two CTAs that share K and V. Most cases have one query tile: their second CTA
 // computes a dummy.

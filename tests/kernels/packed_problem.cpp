@@ -25,6 +25,19 @@ void make_inputs(const ProblemShape& s, uint64_t seed, PackedProblem& out) {
   };
   fill(out.q_values, s.b * s.h_q * s.s_q * s.d, sigma, 0.0);
   fill(out.k_values, s.b * s.h_kv * s.s_kv * s.d, sigma, 0.3);
+  const double unit = 8.0 * 1.4426950408889634 / std::sqrt(static_cast<double>(s.d));
+  const auto rows = static_cast<size_t>(s.b * s.h_q * s.s_q), width = static_cast<size_t>(s.d);
+  for (size_t row = 0; s.ramp != 0.0 && row < rows; ++row) {
+    const float rise = 0.75f + static_cast<float>(row % 65) / 128.0f;
+    out.q_values[row * width] = row % 4 == 3 ? -rise : rise;
+  }
+  const auto keys = static_cast<size_t>(s.b * s.h_kv * s.s_kv);
+  for (size_t key = 0; key < keys; ++key) {
+    const size_t block = key % static_cast<size_t>(s.s_kv) / 128;
+    if (s.ramp != 0.0)
+      out.k_values[key * width] += static_cast<float>(s.ramp / unit * static_cast<double>(block));
+    if (s.equal_keys) std::copy_n(out.k_values.begin(), width, &out.k_values[key * width]);
+  }
   fill(out.v_values, s.b * s.h_kv * s.s_kv * s.d, 1.0, s.v_offset);
   spec::Problem& p = out.problem;
   p.set_tensors(view(out.q_values, s.b, s.h_q, s.s_q, s.d),

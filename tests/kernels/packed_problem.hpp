@@ -96,8 +96,13 @@ class Random {
 struct ProblemShape {
   int64_t b = 1, h_q = 1, h_kv = 1, s_q = 128, s_kv = 128;
   int d = 128;
-  double logit_std = 2.0;        // of scale * q.k: how peaked the rows are
-  double v_offset = 0.5;         // common part of V, so that means matter
+  double logit_std = 2.0;  // of scale * q.k: how peaked the rows are
+  double v_offset = 0.5;   // common part of V, so that means matter
+  // Code units by which block maxima rise from block to block: on average over the rows, of which
+  // each has 0.75 to 1.25 times as much; every fourth row falls instead. Exact but for FP32's
+  // rounding where logit_std is 0.
+  double ramp = 0.0;
+  bool equal_keys = false;       // all keys are the first
   std::vector<int64_t> kv_lens;  // one a batch; empty: all
   std::vector<int64_t>
       segments;  // lengths that add up to s_kv; empty: one segment. Not with kv_lens

@@ -45,6 +45,62 @@ inline void vector_accesses(Report& report) {
       [&] { expect_equal(report, "ld, st .v4 .v2", out, want); });
 }
 
+struct SharedAtomicsKernel {
+  const uint32_t* in;
+  uint32_t* out;  // [threads] a 1 for every count handed out; the sum; the smallest, low and high;
+                  // the bits of all; the largest
+  uint32_t threads;
+  VCA_DEVICE void operator()() const {
+    const uint32_t t = ptx::thread_index();
+    auto* const count = reinterpret_cast<int32_t*>(ptx::dynamic_smem_pointer());
+    auto* const smallest = reinterpret_cast<uint64_t*>(ptx::dynamic_smem_pointer() + 8);
+    ptx::prefetch_global_l2(in + t);
+    if (t == 0) {
+      count[0] = count[1] = count[4] = 0;
+      count[5] = -0x7FFFFFFF;
+      *smallest = ~uint64_t{0};
+    }
+    ptx::cta_sync(threads);
+    if (t % 3 == 1)
+      ptx::red_shared_add(count + 1, static_cast<int32_t>(t));  // some lanes of a warp
+    ptx::red_shared_or(reinterpret_cast<uint32_t*>(count + 4), in[t] & 0x00FF00F0u);
+    ptx::red_shared_max(count + 5, static_cast<int32_t>(in[t]));
+    ptx::red_shared_min(smallest, uint64_t{in[t] % 5u} << 32 | in[t]);
+    const int32_t before = ptx::atom_shared_add(count, 1);
+    out[before] = 1u;
+    ptx::cta_sync(threads);
+    if (t != 0) return;
+    out[threads] = static_cast<uint32_t>(count[1]);
+    out[threads + 1] = static_cast<uint32_t>(*smallest);
+    out[threads + 2] = static_cast<uint32_t>(*smallest >> 32);
+    out[threads + 3] = static_cast<uint32_t>(count[4]);
+    out[threads + 4] = static_cast<uint32_t>(count[5]);
+  }
+};
+inline void shared_atomics(Report& report) {
+  constexpr uint32_t kThreads = 96;
+  Buffer<uint32_t> in(kThreads), out(kThreads + 5);
+  std::vector<uint32_t> want(kThreads + 5, 1u);
+  uint64_t smallest = ~uint64_t{0};
+  uint32_t any = 0;
+  int32_t largest = -0x7FFFFFFF;
+  want[kThreads] = 0;
+  for (uint32_t t = 0; t < kThreads; ++t) {
+    in[t] = 2654435761u * (t + 1);
+    smallest = std::min(smallest, uint64_t{in[t] % 5u} << 32 | in[t]);
+    if (t % 3 == 1) want[kThreads] += t;
+    any |= in[t] & 0x00FF00F0u;
+    largest = std::max(largest, static_cast<int32_t>(in[t]));
+  }
+  want[kThreads + 3] = any;
+  want[kThreads + 4] = static_cast<uint32_t>(largest);
+  want[kThreads + 1] = static_cast<uint32_t>(smallest);
+  want[kThreads + 2] = static_cast<uint32_t>(smallest >> 32);
+  in.upload();
+  run(report, {1, kThreads, 24}, SharedAtomicsKernel{in.device(), out.device(), kThreads},
+      [&] { expect_equal(report, "atom, red, cta_sync", out, want); });
+}
+
 struct LanesKernel {
   const uint32_t* in;
   uint32_t* out;  // [4][threads]

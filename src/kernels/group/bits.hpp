@@ -140,39 +140,6 @@ VCA_DEVICE int32_t min3(int32_t a, int32_t b, int32_t c) {
 #endif
 }
 
-// Adds to a counter in shared memory and gives its value before.
-VCA_DEVICE int32_t add_shared(int32_t* at, int32_t value) {
-#if defined(__CUDACC__)
-  return atomicAdd(at, value);
-#else
-  const int32_t before = *at;
-  *at += value;
-  return before;
-#endif
-}
-
-VCA_DEVICE void or_shared(uint32_t* at, uint32_t value) {
-#if defined(__CUDACC__)
-  atomicOr(at, value);
-#else
-  *at |= value;
-#endif
-}
-VCA_DEVICE void max_shared(int32_t* at, int32_t value) {
-#if defined(__CUDACC__)
-  atomicMax(at, value);
-#else
-  *at = value > *at ? value : *at;
-#endif
-}
-VCA_DEVICE void min_shared(uint64_t* at, uint64_t value) {
-#if defined(__CUDACC__)
-  atomicMin(reinterpret_cast<unsigned long long*>(at), value);
-#else
-  *at = value < *at ? value : *at;
-#endif
-}
-
 #if defined(__CUDACC__)
 VCA_DEVICE double add_f64(double a, double b) { return __dadd_rn(a, b); }
 VCA_DEVICE double mul_f64(double a, double b) { return __dmul_rn(a, b); }
@@ -196,15 +163,8 @@ VCA_DEVICE int32_t popcount(uint32_t x) {
 #endif
 }
 
-// All threads of the CTA. On the device the compiler's own barrier: before it, threads of a warp
-// have gone different ways.
-VCA_DEVICE void sync_threads([[maybe_unused]] int threads) {
-#if defined(__CUDACC__)
-  __syncthreads();
-#else
-  ptx::bar_sync(0, static_cast<uint32_t>(threads));
-#endif
-}
+// All threads of the CTA, which may have gone different ways before it.
+VCA_DEVICE void sync_threads(int threads) { ptx::cta_sync(static_cast<uint32_t>(threads)); }
 
 // Sums over a warp.
 VCA_DEVICE int64_t warp_sum(int64_t x) {

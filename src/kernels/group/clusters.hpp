@@ -124,9 +124,7 @@ struct Assign {
     ptx::st_shared_v4(to, ptx::Words4{{w.x, w.y, w.z, w.w}});
   }
   VCA_DEVICE static void sync_group(int group) {
-#if defined(__CUDACC__)
-    __syncwarp();
-#endif
+    ptx::bar_warp_sync();
     ptx::bar_sync(static_cast<uint32_t>(1 + group), kGroupThreads);
   }
 

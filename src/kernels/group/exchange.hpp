@@ -81,12 +81,6 @@ struct Exchange {
     }
     return out;
   }
-  VCA_DEVICE static void prefetch([[maybe_unused]] const int8_t* row) {
-#if defined(__CUDACC__)
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(row));
-#endif
-  }
-
   VCA_DEVICE static void exchange(const Params& p, Shared& s, int64_t a, int64_t b,
                                   const Work& next) {
     const bool first = thread() < kThreads / 2;
@@ -96,7 +90,8 @@ struct Exchange {
       project(s);
       if (i == 0 && next.values != nullptr) {
         VCA_UNROLL
-        for (int j = 0; j < kOwn; ++j) prefetch(next.values + int64_t{next.rank[j]} * kD);
+        for (int j = 0; j < kOwn; ++j)
+          ptx::prefetch_global_l2(next.values + int64_t{next.rank[j]} * kD);
       }
       for (int j = thread(); j < kBins; j += kThreads) s.bins[j] = 0;
       if (thread() == 0) s.n_listed = s.moved = 0;
@@ -219,7 +214,7 @@ struct Exchange {
     VCA_UNROLL
     for (int i = 0; i < kOwn; ++i)
       if (bin[i] == at.part)
-        s.listed[add_shared(&s.n_listed, 1)] = static_cast<uint8_t>(kOwn * thread() + i);
+        s.listed[ptx::atom_shared_add(&s.n_listed, 1)] = static_cast<uint8_t>(kOwn * thread() + i);
     sync_threads(kThreads);
     VCA_UNROLL
     for (int i = 0; i < kOwn; ++i) {

@@ -166,7 +166,7 @@ struct Match {
   // Writes a pair down; its number.
   VCA_DEVICE static int32_t pair(const Params& p, const Problem& x, const Shared& s, int32_t pass,
                                  int32_t a, int32_t b) {
-    const int32_t at = add_shared(&s.counts[0], 1);
+    const int32_t at = ptx::atom_shared_add(&s.counts[0], 1);
     p.pairs[x.block0 + 2 * at] = a;
     p.pairs[x.block0 + 2 * at + 1] = b;
     p.tried[(x.block0 + a) * kPairMemory + pass % kPairMemory] = b;
@@ -182,7 +182,7 @@ struct Match {
         if (s.is_free[a] == 0 || best == kNone || s.is_free[best & 0xFFFFFFFFu] != 0) continue;
         s.best[a] = kNone;
       }
-      s.look_up[add_shared(&s.counts[1], 1)] = static_cast<uint16_t>(a);
+      s.look_up[ptx::atom_shared_add(&s.counts[1], 1)] = static_cast<uint16_t>(a);
     }
   }
 
@@ -191,7 +191,8 @@ struct Match {
     for (int32_t i = thread(); i < n; i += kThreads) {
       const int32_t b = s.look_up[i];
       s.is_free[b] = 0;
-      if (s.n_columns <= s.chunk) or_shared(&s.taken[s.place[b] / 32], 1u << s.place[b] % 32);
+      if (s.n_columns <= s.chunk)
+        ptx::red_shared_or(&s.taken[s.place[b] / 32], 1u << s.place[b] % 32);
     }
   }
   // Where word `word` of 16-byte part `part` of a column lies.
@@ -382,9 +383,9 @@ struct Match {
     const int32_t row = row0 + slot / 2 * 8 + 2 * t + slot % 2;
     // Of equal columns the lowest: blocks ascend with columns.
     if (row < rows && own[0].index != INT32_MAX)
-      min_shared(&s.best[s.look_up[row]],
-                 uint64_t{static_cast<uint32_t>(own[0].key) ^ 0x80000000u} << 32 |
-                     s.id[c0 + own[0].index]);
+      ptx::red_shared_min(&s.best[s.look_up[row]],
+                          uint64_t{static_cast<uint32_t>(own[0].key) ^ 0x80000000u} << 32 |
+                              s.id[c0 + own[0].index]);
   }
   VCA_DEVICE static void multiply(int32_t (&acc)[4], const Word4 (&columns)[kSteps],
                                   const RowShare<kD>& rows) {

@@ -63,7 +63,7 @@ struct Decide {
                  : u.start == Start::warm ? p.warm_passes
                                           : 0;
       if (u.start == Start::cold) found[0] = 1;
-      if (u.passes > 0) max_shared(&found[1], u.passes);
+      if (u.passes > 0) ptx::red_shared_max(&found[1], u.passes);
     }
     sync_threads(kThreads);
     if (thread() != 0) return;

@@ -22,11 +22,11 @@ __global__ void __launch_bounds__(Kernel::kThreads, Kernel::kMinBlocks)
   // One that overlaps the last waits only at its end: the last has let it begin after its own wait,
   // so all kernels before both are over, and the next one has both behind it.
   constexpr Overlap overlap = overlap_of<Kernel>();
-  if constexpr (overlap == Overlap::none) asm volatile("griddepcontrol.launch_dependents;");
-  if constexpr (overlap != Overlap::last) asm volatile("griddepcontrol.wait;" ::: "memory");
-  if constexpr (overlap == Overlap::next) asm volatile("griddepcontrol.launch_dependents;");
+  if constexpr (overlap == Overlap::none) ptx::griddepcontrol_launch_dependents();
+  if constexpr (overlap != Overlap::last) ptx::griddepcontrol_wait();
+  if constexpr (overlap == Overlap::next) ptx::griddepcontrol_launch_dependents();
   Kernel::run(params, args..., items);
-  if constexpr (overlap == Overlap::last) asm volatile("griddepcontrol.wait;" ::: "memory");
+  if constexpr (overlap == Overlap::last) ptx::griddepcontrol_wait();
 }
 
 // A piece of host memory as a kernel argument.

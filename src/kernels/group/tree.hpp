@@ -96,7 +96,8 @@ struct SplitNodes {
       const bool low = real && key_of(projections + axis, rank) <= last;
       const uint32_t lows = ptx::vote_sync_ballot(low), highs = ptx::vote_sync_ballot(real && !low);
       int32_t at = 0;
-      if (lane() < 2) at = add_shared(&s.next[lane()], popcount(lane() == 0 ? lows : highs));
+      if (lane() < 2)
+        at = ptx::atom_shared_add(&s.next[lane()], popcount(lane() == 0 ? lows : highs));
       const auto low_at = static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(at), 0));
       const auto high_at = static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(at), 1));
       const uint32_t below = (1u << lane()) - 1u;

@@ -42,6 +42,13 @@ VCA_DEVICE void bar_arrive(uint32_t id, uint32_t threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+VCA_DEVICE void cta_sync(uint32_t) { __syncthreads(); }
+
+VCA_DEVICE void griddepcontrol_launch_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;");
+}
+VCA_DEVICE void griddepcontrol_wait() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
 VCA_DEVICE void barrier_cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 }

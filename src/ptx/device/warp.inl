@@ -31,5 +31,15 @@ VCA_DEVICE int32_t dp4a(uint32_t a, uint32_t b, int32_t c) {
   return __dp4a(static_cast<int32_t>(a), static_cast<int32_t>(b), c);
 }
 VCA_DEVICE void red_shared_add(int32_t* at, int32_t value) { atomicAdd(at, value); }
+VCA_DEVICE int32_t atom_shared_add(int32_t* at, int32_t value) { return atomicAdd(at, value); }
+VCA_DEVICE void red_shared_min(uint64_t* at, uint64_t value) {
+  atomicMin(reinterpret_cast<unsigned long long*>(at), value);
+}
+VCA_DEVICE void red_shared_max(int32_t* at, int32_t value) { atomicMax(at, value); }
+VCA_DEVICE void red_shared_or(uint32_t* at, uint32_t value) { atomicOr(at, value); }
+
+VCA_DEVICE void prefetch_global_l2(const void* at) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+}
 
 }  // namespace vca::ptx

@@ -37,6 +37,12 @@ VCA_DEVICE void bar_arrive(uint32_t id, uint32_t threads) {
   emu::ops::named_barrier_arrive(id, threads);
 }
 
+VCA_DEVICE void cta_sync(uint32_t threads) { emu::ops::named_barrier_sync(0, threads); }
+
+// A launch of the emulator is over before the next one begins.
+VCA_DEVICE void griddepcontrol_launch_dependents() {}
+VCA_DEVICE void griddepcontrol_wait() {}
+
 VCA_DEVICE void barrier_cluster_arrive() { emu::ops::cluster_barrier_arrive(); }
 VCA_DEVICE void barrier_cluster_wait() { emu::ops::cluster_barrier_wait(); }
 

@@ -27,5 +27,15 @@ VCA_DEVICE int32_t dp4a(uint32_t a, uint32_t b, int32_t c) {
   return c;
 }
 VCA_DEVICE void red_shared_add(int32_t* at, int32_t value) { *at += value; }
+VCA_DEVICE int32_t atom_shared_add(int32_t* at, int32_t value) {
+  const int32_t before = *at;
+  *at += value;
+  return before;
+}
+VCA_DEVICE void red_shared_min(uint64_t* at, uint64_t value) { *at = value < *at ? value : *at; }
+VCA_DEVICE void red_shared_max(int32_t* at, int32_t value) { *at = value > *at ? value : *at; }
+VCA_DEVICE void red_shared_or(uint32_t* at, uint32_t value) { *at |= value; }
+
+VCA_DEVICE void prefetch_global_l2(const void*) {}
 
 }  // namespace vca::ptx
