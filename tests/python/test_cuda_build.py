@@ -89,6 +89,39 @@ def test_python_keeps_an_order_on_an_emulated_device(tree):
     assert text.split() == ["kept"]
 
 
+def test_memory_of_a_call_is_what_the_architecture_page_says(tree):
+    """Workspaces to half a byte a token and head, and the sums of the table; ours stay below SageAttention2's
+    where it copies V."""
+    ok(build("emulated_library"))
+    environment = os.environ | {
+        "VCATTN_LIBRARY": str(tree / "tests" / "libvcattn_emulated.so"),
+        "PYTHONPATH": str(ROOT / "python"),
+    }
+    text = ok(run(sys.executable, ROOT / "tests" / "python" / "emulated_memory.py", env=environment))
+    plain, grouped, with_lse, state = (float(x) for x in text.split())
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = {}
+    for line in page[page.index("Memory, bytes a token and head") :].splitlines()[2:15]:
+        if line.startswith("| "):
+            name, *cells = (c.strip() for c in line.strip("| ").split(" | "))
+            table[name.strip("*")] = [[int(n) for n in re.findall(r"\d+", c)] for c in cells]
+    asked = table["workspace"][0] + table["workspace"][1]
+    assert [abs(a - b) < 0.5 for a, b in zip(asked, (plain, grouped))] == [True, True], (asked, text)
+    assert abs(with_lse - plain - 4) < 0.1 and abs(state - 4) < 0.1, text
+    qkv, o, codes = table["q, k, v"][0][0], table["o"][0][0], sum(table["codes of Q, K, V"][0])
+    (rest,) = table["scales, means, partial sums and ranges"][0]
+    grouping = sum(next(v for k, v in table.items() if k.startswith("grouping:"))[1])
+    assert asked == [codes + rest, codes + rest + grouping]
+    most, split = table["most at once, one call"], next(v for k, v in table.items() if k.startswith("`prepare`"))
+    for column, kept in ((0, 0), (1, 4)):
+        held = asked[column] + kept
+        assert most[column] == [qkv + held + o] and split[column] == [qkv + held, held + o]
+        assert most[column][0] < most[2][0]
+    copies = next(v for k, v in table.items() if k.startswith("V zero-padded"))[2]
+    ready = sum(table["codes of Q, K, V"][2]) + table["scales, means, partial sums and ranges"][2][0]
+    assert most[2] == [qkv + ready + sum(copies[-2:])]
+
+
 def capture(path, values, step):
     """A capture of `values` [1, heads, tokens, head_dim] (BF16 bits) as `vcattn generate` writes them, v alone."""
     about = {"grid": f"4,13,{values.shape[2] // 52}", "layer": "2", "step": str(step)}
