@@ -102,6 +102,11 @@ void add_sizes(std::vector<Case>& out) {
   Case c{.name = "negative scale", .scale = -0.11};
   c.h_q = c.h_kv = 2, c.s_q = c.s_kv = 257;
   out.push_back(c);
+  c.name = "scale 1e6: scores beyond 2^23 code units", c.scale = 1e6;
+  out.push_back(c);
+  c.recipe = VCA_RECIPE_VC8_TURBO;
+  out.push_back(c);
+  c.recipe = VCA_RECIPE_VC8;
   c.name = "scale 0", c.scale = 0.0;
   out.push_back(c);
   c = {.name = "66,000 heads"};

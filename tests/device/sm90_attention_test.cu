@@ -202,10 +202,11 @@ bool run_case(const char* recipe_name, const tests::ProblemShape& shape, uint64_
   const Outputs got = attend(host, device, far ? (int64_t{1} << 31) + 64 : 0);
   const Counts c = compare(host, got.o, got.lse);
   std::printf(
-      "%-10s b%lld hq%lld hkv%lld sq%lld skv%lld d%d std%.1f%s: %lld of %lld differ, max %.2e of "
+      "%-10s b%lld hq%lld hkv%lld sq%lld skv%lld d%d std%.1f ramp%.0f%s: %lld of %lld differ, max "
+      "%.2e of "
       "the row, lse %.1e %s\n",
       recipe_name, (long long)shape.b, (long long)shape.h_q, (long long)shape.h_kv,
-      (long long)shape.s_q, (long long)shape.s_kv, shape.d, shape.logit_std,
+      (long long)shape.s_q, (long long)shape.s_kv, shape.d, shape.logit_std, shape.ramp,
       far ? " beyond 2^31 elements" : "", (long long)c.different, (long long)c.total,
       c.max_relative, c.max_lse, c.equal() ? "equal" : "DIFFERENT");
   return c.equal();
@@ -318,6 +319,29 @@ bool run_conversions() {
   return bad_codes == 0 && bad_exponential == 0;
 }
 
+// Block maxima that move by about as much as O's reference tolerates (128 code units) and as the
+// largest factor that is not 0 (1,008); scores beyond 2^23 code units, with an exponent e > 0 (B6);
+// equal keys.
+bool run_edges(const char* recipe) {
+  bool ok = true;
+  for (const double ramp : {3.0, 64.0, 128.0, 1008.0, -128.0, -1008.0, 1e7}) {
+    tests::ProblemShape s;
+    s.s_q = 260;
+    s.s_kv = 1300;
+    s.ramp = ramp;
+    s.logit_std = ramp == 3.0 ? 0.5 : 0.0;
+    ok = run_case(recipe, s, 9) && ok;
+  }
+  tests::ProblemShape s;
+  s.s_q = 260;
+  s.s_kv = 1300;
+  s.logit_std = 3e6;
+  ok = run_case(recipe, s, 10) && ok;
+  s.logit_std = 2.0;
+  s.equal_keys = true;
+  return run_case(recipe, s, 12) && ok;
+}
+
 bool run_recipe(const char* recipe) {
   bool ok = run_codes(recipe);
   for (const int d : {128, 64, 80}) {
@@ -339,6 +363,7 @@ bool run_recipe(const char* recipe) {
     s.s_kv = 1;
     ok = run_case(recipe, s, 4) && ok;
   }
+  ok = run_edges(recipe) && ok;
   tests::ProblemShape s;
   s.b = 3;
   s.s_q = 400;
