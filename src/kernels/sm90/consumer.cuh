@@ -414,11 +414,12 @@ class Consumer {
   ptx::MatrixDesc q_desc_;
   Ring<2> q_, mu_;
   Ring<C.stages> stage_;
+  // m_: reference of O (E2): running maximum; local: the lazy one, with kCeilMagic on it.
   RowPair m_ = {0.0f, 0.0f}, alpha_ = {0.0f, 0.0f};
   RowPair above_ = {0.0f, 0.0f};  // local: reference of the block in s_ minus m_
   RowPair bias_ = {0.0f, 0.0f};   // top - reference of the block (local) or of the row (running)
   float factor_ = 0.0f;           // code units per integer score
-  uint32_t moved_ = 0;  // a row of the warp has a new maximum (not bool: ptxas packs bytes)
+  uint32_t moved_ = 0;            // m_ has moved in a row of the warp (not bool: ptxas packs bytes)
   RowPair l_ = {0.0f, 0.0f}, beta_ = {1.0f, 1.0f};
   RowPair sum_ = {0.0f, 0.0f};  // running_exp: of the block whose codes are in p_codes_
   uint32_t slot_ = 0;           // running_exp: position of a block in its group
