@@ -211,12 +211,16 @@ TEST(HardInput, CodesFollowTheScores) {
   EXPECT_EQ(x.codes[127], 0);
 }
 
-// (f) A new maximum that exceeds the old one by exactly the smallest step, by a code, by an octave:
-// the sums agree.
+// (f) A new maximum that exceeds the old one by exactly the smallest step, by a code, by an octave,
+// by what O's lazy reference tolerates (128) and by a little more or less, or falls by as much: the
+// sums agree, and so does the LSE.
 TEST(HardInput, MaximaThatMoveByExactSteps) {
   for (const int32_t recipe :
        {VCA_RECIPE_VC8, VCA_RECIPE_VC8_TURBO, VCA_RECIPE_VC8_PAPER, VCA_RECIPE_VC8_HQ})
-    for (const float codes : {0.0625f, 1.0f, 8.0f, 126.0f, 127.0f, 1008.0f, 2000.0f}) {
+    for (const float codes :
+         {0.0625f,   1.0f,       8.0f,      42.7f,      64.0f,    126.0f,  127.0f,
+          127.9375f, 128.0f,     128.0625f, 128.1f,     1008.0f,  2000.0f, -0.0625f,
+          -8.0f,     -127.9375f, -128.0f,   -128.0625f, -1008.0f, -1009.0f}) {
       Call c({1, 1, 1, 1, 9 * 128, 64}, VCA_FP32);
       c.desc.recipe = recipe;
       c.desc.grouping = VCA_GROUPING_IDENTITY;
@@ -227,7 +231,17 @@ TEST(HardInput, MaximaThatMoveByExactSteps) {
         return d == 0 ? codes * static_cast<float>(s / 128) : 0.0f;
       });
       c.v.fill([](int64_t, int64_t, int64_t, int64_t) { return 3.0f; });
+      c.with_lse();
       expect_ok(c.run());
+      // Keys of a block are equal and INT8 holds them exactly: what is left is F10's, a weight's
+      // cut and FP32's share of the logit.
+      double sum = 0.0;
+      const double unit = std::log(2.0) / 8, top = codes > 0 ? 8.0 * double{codes} : 0.0;
+      for (int j = 0; j < 9; ++j)
+        sum += 128.0 * std::exp((codes * static_cast<double>(j) - top) * unit);
+      const double lse = top * unit + std::log(sum);
+      EXPECT_NEAR(static_cast<double>(c.lse[0]), lse, 0.0835 + std::fabs(top * unit) * 0x1p-20)
+          << vca_recipe_str(recipe) << " " << codes;
       // Constant V: two groups of blocks, so 2 * 2^-23 of it (docs/numerics.md F5).
       for (int64_t d = 0; d < 64; ++d)
         ASSERT_NEAR(c.o.get(0, 0, 0, d), 3.0f, 3 * 2 * 0x1p-23f)

@@ -22,6 +22,7 @@
 #include <type_traits>
 
 #include "kernels/common/scheduler.hpp"
+#include "kernels/sm90/accumulator.cuh"
 #include "kernels/sm90/config.hpp"
 #include "kernels/sm90/epilogue.cuh"
 #include "kernels/sm90/load.cuh"
@@ -322,46 +323,23 @@ class Consumer {
     return next;
   }
 
-  // Block-local form: O = fma(T, w, O), indicator columns included. Plain form: O = O + T.
   VCA_DEVICE void merge() {
-    if constexpr (!kLocal) {
-#pragma unroll
-      for (int i = 0; i < kPvRegs; ++i) o_[i] = ptx::add_rn(o_[i], t_[i]);
-      return;
-    }
-    const RowPair w = {block_weight(above_.r0), block_weight(above_.r1)};
-#pragma unroll
-    for (int i = 0; i < kORegs; i += 4) {
-      o_[i] = ptx::fma_rn(t_[i], w.r0, o_[i]);
-      o_[i + 1] = ptx::fma_rn(t_[i + 1], w.r0, o_[i + 1]);
-      o_[i + 2] = ptx::fma_rn(t_[i + 2], w.r1, o_[i + 2]);
-      o_[i + 3] = ptx::fma_rn(t_[i + 3], w.r1, o_[i + 3]);
-    }
+    if constexpr (kLocal)
+      add_weighted(o_, t_, {block_weight(above_.r0), block_weight(above_.r1)});
+    else
+      add_product(o_, t_);
   }
 
-  // Block sum of FP32 exponentials into R[block of the group] as if an indicator column had
-  // delivered it; every lane of the quad has it. `first`: of a group.
   VCA_DEVICE void add_sum(bool first) {
     slot_ = first ? 0 : slot_ + 1;
-    float* r = o_ + kMeanRegs;
-    const bool mine = slot_ / 2u == lane_ % 4u, odd = slot_ % 2u != 0u;
-    r[0] = mine && !odd ? sum_.r0 : r[0];
-    r[1] = mine && odd ? sum_.r0 : r[1];
-    r[2] = mine && !odd ? sum_.r1 : r[2];
-    r[3] = mine && odd ? sum_.r1 : r[3];
+    put_sum(o_ + kMeanRegs, slot_, sum_, lane_ % 4u);
   }
 
   VCA_DEVICE void rescale() {
     if constexpr (C.means()) l_ = {ptx::mul_rn(l_.r0, alpha_.r0), ptx::mul_rn(l_.r1, alpha_.r1)};
     if constexpr (!kFresh)
       beta_ = {ptx::mul_rn(beta_.r0, alpha_.r0), ptx::mul_rn(beta_.r1, alpha_.r1)};
-#pragma unroll
-    for (int i = 0; i < kORegs; i += 4) {
-      o_[i] = ptx::mul_rn(o_[i], alpha_.r0);
-      o_[i + 1] = ptx::mul_rn(o_[i + 1], alpha_.r0);
-      o_[i + 2] = ptx::mul_rn(o_[i + 2], alpha_.r1);
-      o_[i + 3] = ptx::mul_rn(o_[i + 3], alpha_.r1);
-    }
+    scale_rows(o_, alpha_);
   }
 
   // E5: l += R and accumulator += R x mu, R rounded to tf32. R sits in the indicator columns,
@@ -374,13 +352,7 @@ class Consumer {
           ptx::add_rn(l_.r1, ptx::add_rn(ptx::bits_float(a[1]), ptx::bits_float(a[3])))};
     float* into = o_;
     if constexpr (!kFresh) {
-#pragma unroll
-      for (int i = 0; i < kMeanRegs; i += 4) {
-        mean_[i] = ptx::fma_rn(mean_[i], beta_.r0, o_[i]);
-        mean_[i + 1] = ptx::fma_rn(mean_[i + 1], beta_.r0, o_[i + 1]);
-        mean_[i + 2] = ptx::fma_rn(mean_[i + 2], beta_.r1, o_[i + 2]);
-        mean_[i + 3] = ptx::fma_rn(mean_[i + 3], beta_.r1, o_[i + 3]);
-      }
+      flush(mean_, beta_, o_);
       beta_ = {1.0f, 1.0f};
       into = mean_;
     }
