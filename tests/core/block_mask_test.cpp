@@ -44,6 +44,33 @@ TEST(BlockMask, EveryRecipeOnEveryUnitGivesTheSpecificationsBits) {
   }
 }
 
+// The first blocks of keys are left out, more of them in every block of queries, while block maxima
+// move around what O's lazy reference tolerates (128 code units): it starts at the first allowed
+// block.
+TEST(BlockMask, ReferenceStartsAtTheFirstAllowedBlock) {
+  std::vector<uint8_t> mask(kBlocksQ * kBlocksKv);
+  for (size_t i = 0; i < mask.size(); ++i) mask[i] = i % kBlocksKv > i / kBlocksKv;
+  for (const int32_t recipe :
+       {VCA_RECIPE_VC8, VCA_RECIPE_VC8_TURBO, VCA_RECIPE_VC8_EXP, VCA_RECIPE_VC8_HQ})
+    for (const float codes : {1.0f, 127.9375f, 128.0625f, 300.0f, 1008.0f, -128.0625f, -1009.0f}) {
+      Call c({1, 1, 1, kQueries, kKeys, 64}, VCA_FP32);
+      c.desc.recipe = recipe;
+      c.desc.grouping = VCA_GROUPING_IDENTITY;
+      c.desc.block_mask = mask.data();
+      c.desc.has_scale = 1;
+      c.desc.scale = std::log(2.0) / 8;  // a code unit for each unit of q.k
+      c.q.fill([](int64_t, int64_t, int64_t, int64_t d) { return d == 0 ? 1.0f : 0.0f; });
+      c.k.fill([&](int64_t, int64_t, int64_t s, int64_t d) {
+        return d == 0 ? codes * static_cast<float>(s / 128) : 0.0f;
+      });
+      c.v.fill([](int64_t, int64_t, int64_t, int64_t) { return 3.0f; });
+      const std::string what = std::string(vca_recipe_str(recipe)) + " " + std::to_string(codes);
+      check_units(c, what);
+      for (int64_t row = 0; row < kQueries; ++row)  // one group of blocks: docs/numerics.md F5
+        ASSERT_NEAR(c.o.get(0, 0, row, 5), 3.0f, 3 * 33 * 0x1p-24f) << what << ", row " << row;
+    }
+}
+
 TEST(BlockMask, EveryGroupingGivesTheSpecificationsBits) {
   const std::vector<uint8_t> mask = random_mask(1, 40, 2);
   for (int32_t grouping = VCA_GROUPING_IDENTITY; grouping <= VCA_GROUPING_AUTO; ++grouping)
