@@ -135,12 +135,15 @@ def driver() -> str:
 def measure(args) -> int:
     """All rungs; the file holds those that are done. 1 when one of them failed or is missing."""
     import torch
+    import torch._inductor.config
 
     begun, on_gpu = time.monotonic(), args.device == "cuda"
     if on_gpu and not torch.cuda.is_available():
         print("ladder.py: no CUDA device (--device cpu --no-compile tries the functions)", file=sys.stderr)
         return 1
     torch.set_float32_matmul_precision("high")  # TF32
+    # Else Inductor subtracts the block means as they are before they are rounded to BF16: another result.
+    torch._inductor.config.emulate_precision_casts = True
     say = lambda text: print(f"[{time.monotonic() - begun:5.1f} s] {text}", flush=True)  # noqa: E731
     data = {
         "gpu": torch.cuda.get_device_name() if on_gpu else "CPU", "driver": driver() if on_gpu else "none",

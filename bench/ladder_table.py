@@ -10,7 +10,7 @@
                      distance), scales (largest relative distance), means_moved (share of block means that
                      another order of sums rounded to the next BF16 value)
     token_order_ms   rung 4 without an order, [median, smallest, largest]
-    faults           rung -> why it has no time
+    faults           rung -> why it has no time, or, for a rung with one, in what its result is not rung 0's
 """
 
 from __future__ import annotations
@@ -30,6 +30,11 @@ CODE_TOLERANCE, SCALE_TOLERANCE, MOVED_TOLERANCE = 1, 1e-3, 1e-2
 
 _KEYS = {"gpu", "driver", "date", "commit", "software", "problem", "compiled", "order", "rungs",
          "token_order_ms", "faults"}  # fmt: skip
+
+
+def differs(data: dict, r: dict) -> bool:
+    """Whether a rung was timed, checked, and found to compute something else: the table says so."""
+    return "check" not in r and "not the same result" in data["faults"].get(str(r["rung"]), "")
 
 
 def _rung_faults(r: dict) -> list[str]:
@@ -62,11 +67,14 @@ def faults(data) -> list[str]:
         found.append("problem: tokens are not the product of the grid")
     if not data["compiled"]:
         found.append("compiled: a trial run")
-    found += [f"rung {rung} failed: {why}" for rung, why in data["faults"].items()]
+    said = {str(r.get("rung")) for r in data["rungs"] if differs(data, r)}
+    found += [f"rung {rung} failed: {why}" for rung, why in data["faults"].items() if rung not in said]
     if [r.get("rung") for r in data["rungs"]] != list(range(len(NAMES))):
         return [*found, f"rungs 0 to {len(NAMES) - 1} are needed, in this order"]
     for r in data["rungs"]:
-        found += _rung_faults(r)
+        found += [f for f in _rung_faults(r) if not (differs(data, r) and f.endswith("was not checked"))]
+    if any(differs(data, r) for r in data["rungs"] if r["rung"] in (0, len(NAMES) - 1)):
+        found.append("rungs 0 and 4 must be the same result")
     return found
 
 
@@ -85,7 +93,8 @@ def table(data: dict) -> str:
     for i, r in sorted(by.items()):
         step = f"{by[i - 1]['ms'][0] / r['ms'][0]:.2f}" if i - 1 in by else "–"
         published = f"{PUBLISHED[i - 1]:.2f}" if i else "–"
-        lines.append(f"| {i}: {NAMES[i]} | {r['ms'][0]:.2f} | {step} | {published} | {r['extra_gb']:.1f} |")
+        mark = " (*)" if differs(data, r) else ""
+        lines.append(f"| {i}: {NAMES[i]}{mark} | {r['ms'][0]:.2f} | {step} | {published} | {r['extra_gb']:.1f} |")
     if 0 in by and 4 in by:
         lines.append(f"| all | | **{by[0]['ms'][0] / by[4]['ms'][0]:.2f}** | {PUBLISHED_ALL:.2f} | |")
     return "\n".join(lines)

@@ -52,6 +52,16 @@ def test_a_rung_that_is_missing_has_no_factor(data):
     assert [line.split(" | ")[2] for line in table.splitlines()[2:6]] == ["–", "2.00", "–", "4.00"]
 
 
+def test_a_rung_with_another_result_is_marked(data):
+    del data["rungs"][2]["check"]
+    data["faults"] = {"2": "ValueError: not the same result as rung 0: codes {'v': 47}"}
+    assert ladder_table.faults(data) == []
+    assert [line.count("(*)") for line in ladder_table.table(data).splitlines()] == [0, 0, 0, 0, 1, 0, 0, 0]
+    del data["rungs"][4]["check"]
+    data["faults"]["4"] = data["faults"]["2"]
+    assert any("rungs 0 and 4" in fault for fault in ladder_table.faults(data))
+
+
 def test_a_good_file_has_no_faults(data):
     assert ladder_table.faults(data) == []
 
