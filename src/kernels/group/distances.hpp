@@ -321,6 +321,8 @@ struct Chain {
       const int32_t first = popcount((unused & (0u - unused)) - 1u);
       current = static_cast<int32_t>(
           ptx::shfl_sync_idx(static_cast<uint32_t>(listed), static_cast<uint32_t>(first)));
+      // The reads above are done, since the vote needs their values; racecheck wants it said.
+      ptx::bar_warp_sync();
     }
     if (lane() == 0) {
       s.current = current;
