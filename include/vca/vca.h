@@ -194,7 +194,7 @@ typedef struct vca_attn_desc {
   int32_t has_scale;
   /* Where all pointers live: VCA_DEVICE_CPU or a CUDA ordinal. In this version CUDA means compute
    * capability 9.0, recipes vc8, vc8-turbo, vc8-paper, vc8-exp, sage2 and fp8, every grouping but
-   * kdtree and balanced, and no VCA_CHECK_FINITE. */
+   * balanced, no block_mask and no VCA_CHECK_FINITE. */
   int32_t device;
   int32_t recipe;   /* vca_recipe */
   int32_t grouping; /* vca_grouping; recipes without V-Smooth always keep token order */
