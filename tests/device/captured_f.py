@@ -5,7 +5,7 @@
     VCATTN_LIBRARY=.../libvcattn.so PYTHONPATH=python python3 tests/device/captured_f.py [--emulated] FILE...
 
 FILE: captures of `vcattn generate --capture`; only v is read. Files of one layer are the steps of a clip, in
-the order of their steps: each is grouped on its own by every grouping that devices have, and then
+the order of their steps: each is grouped on its own by identity, cubes, kmeans and vsmooth, and then
 over the steps of policies. Compared are f and which heads were regrouped; the CPU's are the
 specification's. Needs numpy, and torch unless the library is the one on the emulated device. Prints a
 line for each call; exit code 1 when one differs.
