@@ -9,7 +9,7 @@
 
 namespace vca::tools {
 
-// FNV-1a hashes over the outputs of the formats and of the groupings, of specification 1.
+// FNV-1a hashes over the outputs of the formats and of the groupings.
 struct SelftestGoldens {
   uint64_t e4m3, int8, bf16, fp16, ue8m0, pow2;
   uint64_t kdtree, vsmooth, kmeans;
