@@ -51,13 +51,15 @@ void block_factors(Scratch& t, const TileTask& task, int64_t block, AllowedColum
       top = first || top < product ? product : top;
       first = false;
     }
+    const bool local = task.order_kind == kOrderLocal;
     const float m_block = ceil_sixteenth(top);
-    const float slack = task.order_kind == kOrderLocal ? kLazySlack : 0.0f;
-    const float m_new = t.m_run[row] + slack < m_block ? m_block : t.m_run[row];
+    const float m_new =
+        t.m_run[row] + (local ? kLazySlack : 0.0f) < m_block ? m_block : t.m_run[row];
     t.alpha[row] = pow2_code(task.exp2_fractions, t.m_run[row] - m_new);
-    t.w[row] = block_weight(m_block - m_new);
-    t.bias[row] = sub_rd(task.top, task.order_kind == kOrderLocal ? m_block : m_new);
+    if (local) t.w[row] = block_weight(m_block - m_new);
+    t.bias[row] = sub_rd(task.top, local ? m_block : m_new);
     t.m_run[row] = m_new;
+    if (task.p != kPExpCast) continue;
     for (int g = 0; g < 4; ++g)
       t.c[g][row] =
           task.qk == kQkInt8 ? fma_rd(-kScoreMagic, t.a[g][row], t.bias[row]) : t.bias[row];
