@@ -37,4 +37,24 @@ class GroupEmulator {
   uint64_t launches_ = 0;
 };
 
+// Scratch memory and a state of a request, poisoned.
+class GroupBuffers {
+ public:
+  explicit GroupBuffers(const kernels::group::Layout& layout)
+      : scratch_bytes(static_cast<size_t>(layout.bytes) + 256, 0xA5),
+        state_bytes(
+            static_cast<size_t>(kernels::group::StateLayout(layout.n_units, layout.places).bytes) +
+                256,
+            0xA5) {}
+  uint8_t* scratch() { return align(scratch_bytes); }
+  uint8_t* state() { return align(state_bytes); }
+
+  std::vector<uint8_t> scratch_bytes, state_bytes;
+
+ private:
+  static uint8_t* align(std::vector<uint8_t>& bytes) {
+    return bytes.data() + (256 - reinterpret_cast<uintptr_t>(bytes.data()) % 256) % 256;
+  }
+};
+
 }  // namespace vca::tests

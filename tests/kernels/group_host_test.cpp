@@ -18,15 +18,29 @@ using tests::GroupProblem;
 
 using EmulatorLauncher = tests::GroupEmulator;
 
-struct Buffers {
-  std::vector<uint8_t> scratch, state;
-  explicit Buffers(const group::Layout& layout)
-      : scratch(static_cast<size_t>(layout.bytes) + 256, 0xA5),
-        state(static_cast<size_t>(group::StateLayout(layout.n_units, layout.places).bytes) + 256,
-              0xA5) {}
-  static uint8_t* align(std::vector<uint8_t>& bytes) {
-    return bytes.data() + (256 - reinterpret_cast<uintptr_t>(bytes.data()) % 256) % 256;
+using Buffers = tests::GroupBuffers;
+
+// A problem grouped once, without a state.
+struct Grouped {
+  explicit Grouped(const GroupCase& shape)
+      : problem(shape),
+        request(problem.request()),
+        layout(request, problem.layout_shape()),
+        buffers(layout) {
+    group::run_passes(request, layout, problem.params(), buffers.scratch(), group::Part::all,
+                      launcher);
   }
+  Grouped(const Grouped&) = delete;
+  Grouped& operator=(const Grouped&) = delete;
+  group::Params params() {
+    return group::device_params(request, layout, problem.params(), buffers.scratch());
+  }
+
+  GroupProblem problem;
+  group::Request request;
+  group::Layout layout;
+  Buffers buffers;
+  EmulatorLauncher launcher;
 };
 
 std::string name_of(const testing::TestParamInfo<GroupCase>& info) {
@@ -36,15 +50,10 @@ std::string name_of(const testing::TestParamInfo<GroupCase>& info) {
 class GroupKernels : public testing::TestWithParam<GroupCase> {};
 
 TEST_P(GroupKernels, EqualTheSpecification) {
-  GroupProblem problem(GetParam());
   SCOPED_TRACE(GetParam().name);
-  const group::Request request = problem.request();
-  const group::Layout layout(request, problem.layout_shape());
-  Buffers buffers(layout);
-  uint8_t* const scratch = Buffers::align(buffers.scratch);
-  EmulatorLauncher launcher;
-  group::run_passes(request, layout, problem.params(), scratch, group::Part::all, launcher);
-  const group::Params got = group::device_params(request, layout, problem.params(), scratch);
+  Grouped grouped(GetParam());
+  const GroupProblem& problem = grouped.problem;
+  const group::Params got = grouped.params();
   spec::GroupingParams params;
   params.kind = GetParam().kind;
   for (size_t sub = 0; sub < problem.subs.size(); ++sub)
@@ -59,20 +68,14 @@ TEST_P(GroupKernels, EqualTheSpecification) {
 
 // A sample of more rows than sample_min gets fewer iterations.
 TEST(GroupClusters, LargeSamplesGetThreeIterations) {
-  GroupProblem problem({.name = "", .lens = {3000}, .h = 2, .d = 64});
-  const group::Request request = problem.request();
-  const group::Layout layout(request, problem.layout_shape());
-  Buffers buffers(layout);
-  uint8_t* const scratch = Buffers::align(buffers.scratch);
-  EmulatorLauncher launcher;
-  group::run_passes(request, layout, problem.params(), scratch, group::Part::all, launcher);
-  group::Params p = group::device_params(request, layout, problem.params(), scratch);
+  Grouped grouped({.name = "", .lens = {3000}, .h = 2, .d = 64});
+  group::Params p = grouped.params();
   p.sample_min = 300;
-  group::form_clusters<64>(p, launcher);
+  group::form_clusters<64>(p, grouped.launcher);
   std::vector<int32_t> sample(375);
   for (int32_t i = 0; i < 375; ++i) sample[static_cast<size_t>(i)] = i * 3000 / 375;
   for (int64_t head = 0; head < 2; ++head) {
-    const auto tokens = spec::grouping::quantise_tokens(problem.input(0, head), {});
+    const auto tokens = spec::grouping::quantise_tokens(grouped.problem.input(0, head), {});
     const auto expected = spec::grouping::lloyd(tokens, sample, 24, 3, nullptr);
     const int8_t* got = p.centroids + head * 24 * 64;
     EXPECT_TRUE(std::equal(expected.values.begin(), expected.values.end(), got)) << head;
@@ -96,14 +99,8 @@ std::vector<std::vector<std::pair<int32_t, int32_t>>> pairs_of(const group::Para
 
 // What is done with more blocks than fit shared memory, with few of them.
 TEST(GroupMatch, ChunksOfColumnsGiveTheSamePairs) {
-  GroupProblem problem({.name = "", .lens = {10000}, .d = 64});
-  const group::Request request = problem.request();
-  const group::Layout layout(request, problem.layout_shape());
-  Buffers buffers(layout);
-  uint8_t* const scratch = Buffers::align(buffers.scratch);
-  EmulatorLauncher launcher;
-  group::run_passes(request, layout, problem.params(), scratch, group::Part::all, launcher);
-  const group::Params p = group::device_params(request, layout, problem.params(), scratch);
+  Grouped grouped({.name = "", .lens = {10000}, .d = 64});
+  const group::Params p = grouped.params();
   const auto expected = pairs_of<group::Match<64>>(p);
   EXPECT_GT(expected[0].size(), 32u);
   EXPECT_NE(expected[0], expected[1]);
@@ -123,12 +120,12 @@ void expect_steps(const GroupCase& shape, const core::Policy& policy,
   group::Request request = problem.request();
   const group::Layout layout(request, problem.layout_shape());
   Buffers buffers(layout);
-  request.state = Buffers::align(buffers.state);
+  request.state = buffers.state();
   request.state_hash = 4;
   request.policy = policy;
   request.step = &step;
   const group::Params p =
-      group::device_params(request, layout, problem.params(), Buffers::align(buffers.scratch));
+      group::device_params(request, layout, problem.params(), buffers.scratch());
   *p.state = {group::kStateMagic, 4, layout.n_units, 0};
   std::fill_n(p.unit_state, layout.n_units, group::UnitState{});
   std::vector<uint8_t> regrouped(static_cast<size_t>(shape.b * shape.h));
@@ -141,8 +138,8 @@ void expect_steps(const GroupCase& shape, const core::Policy& policy,
     problem.set_values(call, noise + growth * static_cast<double>(call));
     reference.run(step);
     std::fill(regrouped.begin(), regrouped.end(), uint8_t{0});
-    group::run_passes(request, layout, problem.params(), Buffers::align(buffers.scratch),
-                      group::Part::all, launcher);
+    group::run_passes(request, layout, problem.params(), buffers.scratch(), group::Part::all,
+                      launcher);
     const auto h = static_cast<size_t>(shape.h);
     for (size_t u = 0; u < static_cast<size_t>(layout.n_units); ++u) {
       const auto& expected = reference.unit(u);
@@ -213,15 +210,15 @@ TEST(GroupPolicy, ForeignStateIsLeftAlone) {
   group::Request request = problem.request();
   const group::Layout layout(request, problem.layout_shape());
   Buffers buffers(layout);
-  const std::vector<uint8_t> before = buffers.state;
-  request.state = Buffers::align(buffers.state);
+  const std::vector<uint8_t> before = buffers.state_bytes;
+  request.state = buffers.state();
   request.step = &step;
   EmulatorLauncher launcher;
-  group::run_passes(request, layout, problem.params(), Buffers::align(buffers.scratch),
-                    group::Part::all, launcher);
-  EXPECT_EQ(buffers.state, before);
+  group::run_passes(request, layout, problem.params(), buffers.scratch(), group::Part::all,
+                    launcher);
+  EXPECT_EQ(buffers.state_bytes, before);
   const group::Params p =
-      group::device_params(request, layout, problem.params(), Buffers::align(buffers.scratch));
+      group::device_params(request, layout, problem.params(), buffers.scratch());
   const auto expected = spec::group_head(problem.input(0, 0), {}, nullptr);
   EXPECT_EQ(tests::compare_order(problem, 0, 0, expected.order_by_segment, p.out_order), "");
 }

@@ -30,10 +30,8 @@ class Head {
         reference_(problem_, policy),
         request_(problem_.request()),
         layout_(request_, problem_.layout_shape()),
-        scratch_(static_cast<size_t>(layout_.bytes) + 256, 0xA5),
-        state_(static_cast<size_t>(group::StateLayout(layout_.n_units, layout_.places).bytes) +
-               256) {
-    request_.state = align(state_);
+        buffers_(layout_) {
+    request_.state = buffers_.state();
     request_.state_hash = 5;
     request_.policy = policy;
     request_.step = &step_;
@@ -49,7 +47,7 @@ class Head {
     step_ = step;
     std::memcpy(problem_.bytes.data(), values, problem_.bytes.size());
     reference_.run(step);
-    group::run_passes(request_, layout_, problem_.params(), align(scratch_), group::Part::all,
+    group::run_passes(request_, layout_, problem_.params(), buffers_.scratch(), group::Part::all,
                       launcher_);
     const auto& expected = reference_.unit(0);
     EXPECT_EQ(tests::compare_order(problem_, 0, 0, expected.order, params().out_order), "");
@@ -58,18 +56,15 @@ class Head {
   }
 
  private:
-  static uint8_t* align(std::vector<uint8_t>& bytes) {
-    return bytes.data() + (256 - reinterpret_cast<uintptr_t>(bytes.data()) % 256) % 256;
-  }
   group::Params params() {
-    return group::device_params(request_, layout_, problem_.params(), align(scratch_));
+    return group::device_params(request_, layout_, problem_.params(), buffers_.scratch());
   }
 
   GroupProblem problem_;
   tests::PolicyReference reference_;
   group::Request request_;
   group::Layout layout_;
-  std::vector<uint8_t> scratch_, state_;
+  tests::GroupBuffers buffers_;
   tests::GroupEmulator launcher_;
   int32_t step_ = 0;
 };
