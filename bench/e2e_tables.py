@@ -30,6 +30,7 @@ import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "bench"))
+import marked  # noqa: E402
 from e2e import result  # noqa: E402
 
 TITLES = {"wan2.2-a14b": "Wan2.2-A14B", "hunyuanvideo-1.5": "HunyuanVideo-1.5",
@@ -235,14 +236,9 @@ def make(part: str, data: dict, path: str) -> str:
 
 def rewritten(text: str, data: dict, path: str) -> tuple[str, int]:
     """A document with its parts made anew, and how many there were."""
-    marks = re.compile(r"(<!-- bench/e2e_tables\.py (\w+) -->\n).*?(<!-- end of part -->)", re.S)
-
-    def fill(match: re.Match) -> str:
-        if match[2] not in PARTS:
-            raise ValueError(f"there is no part {match[2]!r}; allowed: {', '.join(PARTS)}")
-        return f"{match[1]}{make(match[2], data, path)}\n{match[3]}"
-
-    return marks.subn(fill, text)
+    return marked.rewritten(
+        text, "bench/e2e_tables.py", "part", PARTS, lambda part: make(part, data, path)
+    )
 
 
 def main(argv: list[str]) -> int:

@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import argparse
 import pathlib
-import re
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import marked  # noqa: E402
 import problems as problem_texts  # noqa: E402
 import schema  # noqa: E402
 from rows import impl_order, problem_key, problem_names  # noqa: E402
@@ -161,14 +161,10 @@ def source(data: dict, path: str) -> str:
 
 def rewritten(text: str, result: Result, path: str) -> tuple[str, int]:
     """A document with its tables made anew, and how many there were."""
-    marks = re.compile(r"(<!-- bench/tables\.py (\w+) -->\n).*?(<!-- end of table -->)", re.S)
+    def make(name: str) -> str:
+        return f"{source(result.data, path)}\n\n{TABLES[name](result)}"
 
-    def fill(match: re.Match) -> str:
-        if match[2] not in TABLES:
-            raise ValueError(f"there is no table {match[2]!r}; allowed: {', '.join(TABLES)}")
-        return f"{match[1]}{source(result.data, path)}\n\n{TABLES[match[2]](result)}\n{match[3]}"
-
-    return marks.subn(fill, text)
+    return marked.rewritten(text, "bench/tables.py", "table", TABLES, make)
 
 
 def main(argv: list[str]) -> int:
