@@ -27,6 +27,7 @@ COUNTS = ("cases", "passed", "failed", "skipped")
 # What a line of a program without GoogleTest says about one case.
 NUMBER_WRONG = re.compile(r"\b(\d+)(?: of \d+)?(?: bytes| values)? (?:differ\b|wrong$)")
 EQUAL = re.compile(r": equal$")
+LEFT_OUT = re.compile(r"^note: (\d+) cases left out$")
 FAILED = re.compile(r"DIFFER|was written|wrote ")
 NO_CASE = ("all equal", "differences")
 # A summary of cases that are told one by one only when they fail.
@@ -38,8 +39,10 @@ SANITIZER_ERRORS = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY:
 
 
 def counts_of_lines(text: str) -> dict[str, int]:
-    failed = passed = 0
+    failed = passed = skipped = 0
     for line in text.splitlines():
+        if left_out := LEFT_OUT.match(line):
+            skipped += int(left_out[1])
         if line in NO_CASE or line.startswith("note: "):
             continue
         if line.startswith("FAILED "):
@@ -53,7 +56,8 @@ def counts_of_lines(text: str) -> dict[str, int]:
             failed += 1
         elif EQUAL.search(line) or number:
             passed += 1
-    return {"cases": passed + failed, "passed": passed, "failed": failed, "skipped": 0}
+    cases = passed + failed + skipped
+    return {"cases": cases, "passed": passed, "failed": failed, "skipped": skipped}
 
 
 def counts_of_gtest_lines(text: str) -> dict[str, int]:
@@ -105,9 +109,11 @@ def sanitizer_run(logs: pathlib.Path, tool: str) -> dict | None:
     run = one_run(logs, f"sanitizer_{tool}")
     if run is None:
         return None
-    text = (logs / f"sanitizer_{tool}.log").read_text(errors="replace")
-    found = [int(a or b) for a, b in SANITIZER_ERRORS.findall(text)]
-    return {**run, "errors": sum(found) if found else None}
+    errors: int | None = 0
+    for log in logs.glob(f"sanitizer_{tool}.*log"):  # a summary of every part, or none at all
+        found = SANITIZER_ERRORS.findall(log.read_text(errors="replace"))
+        errors = errors + sum(int(a or b) for a, b in found) if found and errors is not None else None
+    return {**run, "errors": errors}
 
 
 def samples(logs: pathlib.Path) -> tuple[list[float], list[float]]:

@@ -12,8 +12,8 @@
 # --parallel  all test programs at once, the two long ones in parts, and then all sanitizers: where
 #             device time is scarce
 #
-# Nothing runs longer than its limit: `tests` ends within 400 s and takes about 150, `sanitizers` within
-# 400 s. What a sanitizer has no time for is counted as skipped.
+# Nothing runs longer than its limit: `tests` ends within 400 s and takes about 150; one tool of
+# `sanitizers` ends within 150 s a program. What a sanitizer has no time for is counted as skipped.
 #
 # Exit code 0: everything passed; 1: something did not; 2: it could not run. The format of the file:
 # tests/device/README.md.
@@ -104,8 +104,9 @@ elif [[ $what != sanitizers ]]; then
   wait "${jobs[@]}"
 fi
 
-# Every kernel and every pass under each tool, on small problems. The tests that are left out are
-# about scheduling (repeats, streams) and add no access that the others do not make.
+# Every kernel and every pass under each tool, on small problems: through the C ABI, and preprocessing
+# and grouping by their own cases. The tests that are left out are about scheduling (repeats, streams)
+# and add no access that the others do not make.
 if [[ $what != tests ]]; then
   filter='CApiFirst.*:CApi/*:DeviceBugs.B09*:DeviceBugs.B16*:DeviceBugs.B29*:DeviceBugs.B33*:DeviceBugs.B38*'
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
@@ -113,12 +114,18 @@ if [[ $what != tests ]]; then
   jobs=()
   for tool in memcheck initcheck synccheck racecheck; do
     options=(--tool "$tool" --error-exitcode 86 --print-limit 20)
-    uninitialised=""
-    [[ $tool != initcheck ]] || uninitialised=1
-    VCA_TEST_UNINITIALISED=$uninitialised run "sanitizer_$tool" 90 "$sanitizer" "${options[@]}" \
-      "$programs/device_capi_test" "--gtest_filter=$filter" \
-      "--gtest_output=json:$logs/sanitizer_$tool.json" &
-    if [[ -n $parallel ]]; then jobs+=($!); else wait $!; fi
+    unset VCA_TEST_UNINITIALISED
+    [[ $tool != initcheck ]] || export VCA_TEST_UNINITIALISED=1
+    for part in capi prep group; do
+      case $part in
+        capi) tested=("$programs/device_capi_test" "--gtest_filter=$filter"
+          "--gtest_output=json:$logs/sanitizer_$tool.capi.json") ;;
+        prep) tested=("$programs/device_prep_test" --small) ;;
+        group) tested=("$programs/device_group_test" --small) ;;
+      esac
+      run "sanitizer_$tool.$part" 150 "$sanitizer" "${options[@]}" "${tested[@]}" &
+      if [[ -n $parallel ]]; then jobs+=($!); else wait $!; fi
+    done
   done
   [[ -z $parallel ]] || wait "${jobs[@]}"
 fi

@@ -174,20 +174,25 @@ def write_logs(logs, sanitizer_text):
     (logs / "clock_power.csv").write_text("1200, 300.5\n[N/A], 1\n1980, 690.1\n")
     (logs / "device_prep_test.log").write_text("a: equal\nall equal\n")
     (logs / "device_prep_test.rc").write_text("0 2.5\n")
-    (logs / "sanitizer_memcheck.log").write_text(sanitizer_text)
-    (logs / "sanitizer_memcheck.rc").write_text("0 9.0\n")
-    (logs / "sanitizer_memcheck.json").write_text(json.dumps(
+    (logs / "sanitizer_memcheck.capi.log").write_text(sanitizer_text)
+    (logs / "sanitizer_memcheck.capi.rc").write_text("0 9.0\n")
+    (logs / "sanitizer_memcheck.capi.json").write_text(json.dumps(
         {"testsuites": [{"testsuite": [{"status": "RUN", "result": "COMPLETED"}]}]}))  # fmt: skip
+    (logs / "sanitizer_memcheck.prep.log").write_text(
+        "a: equal\nnote: 3 cases left out\nall equal\n========= ERROR SUMMARY: 0 errors\n")  # fmt: skip
+    (logs / "sanitizer_memcheck.prep.rc").write_text("0 5.0\n")
 
 
 @pytest.mark.parametrize("text, errors", [("========= ERROR SUMMARY: 0 errors", 0), ("", None)])
 def test_logs_become_a_result(text, errors, tmp_path, monkeypatch):
-    """A sanitizer that printed no summary did not check anything: that is no pass."""
+    """A sanitizer that printed no summary, for one program of two, did not check all: that is no pass."""
     write_logs(tmp_path, text)
     monkeypatch.setattr(collect, "smi", lambda what: ["NVIDIA H200"])
     result = collect.collect(tmp_path, "0123abc")
     assert result["clock_mhz"] == {"median": 1590, "min": 1200, "max": 1980}
     assert result["programs"]["device_prep_test"]["passed"] == 1
     assert result["sanitizers"]["memcheck"]["errors"] == errors
+    assert result["sanitizers"]["memcheck"]["cases"] == 5
+    assert result["sanitizers"]["memcheck"]["skipped"] == 3
     name = f"h200-{result['date'][:10].replace('-', '')}.json"
     assert (collect.problems(result, name) == []) == (errors == 0)
