@@ -27,15 +27,23 @@ constexpr uint64_t matrix_desc_bits(uint32_t smem_address, Swizzle s) {
          ((stride_bytes >> 4) << 32) | (uint64_t{static_cast<uint32_t>(s)} << 62);
 }
 
+// The word that says how a tile is laid out, and not where.
+constexpr uint32_t desc_high(Swizzle s) {
+  return static_cast<uint32_t>(matrix_desc_bits(0, s) >> 32);
+}
+
 VCA_DEVICE MatrixDesc matrix_desc(SmemAddr start, Swizzle s) {
-  return {(start.value & 0x3FFFFu) >> 4 | 1u << 16,
-          static_cast<uint32_t>(matrix_desc_bits(0, s) >> 32)};
+  return {(start.value & 0x3FFFFu) >> 4 | 1u << 16, desc_high(s)};
 }
 // `bytes` further along K (inside the swizzled row) or along tiles: a multiple of 16. The start
 // address is a 14-bit field below a zero bit, and shared memory is smaller than it reaches: no
 // carry into the next field.
 VCA_DEVICE MatrixDesc advance(MatrixDesc d, uint32_t bytes) {
   return {d.low + (bytes >> 4), d.high};
+}
+// Of tile `index` in a row of tiles of `bytes`, a multiple of 16: one multiply-add.
+VCA_DEVICE MatrixDesc tile_desc(MatrixDesc first, uint32_t index, uint32_t bytes) {
+  return {first.low + index * (bytes >> 4), first.high};
 }
 
 // The swizzle itself: 16-byte chunk index xor row bits (Figure "128B swizzle mode" and its 64 and

@@ -35,7 +35,11 @@ template <Config C>
 class Consumer {
  public:
   VCA_DEVICE Consumer(const AttentionParams& p, ptx::SmemAddr smem, uint32_t group)
-      : p_(p), smem_(smem), group_(group), lane_(ptx::thread_index() % 32u) {}
+      : p_(p),
+        smem_(smem),
+        group_(group),
+        lane_(ptx::thread_index() % 32u),
+        k_desc_(ptx::matrix_desc(smem + C.k_offset(0), C.qk_swizzle())) {}
 
   VCA_DEVICE void run() {
     TileScheduler<C.cluster> scheduler(p_, ptx::cta_index());
@@ -68,9 +72,6 @@ class Consumer {
   VCA_DEVICE void wait_stage() {
     ptx::mbarrier_wait_parity(smem_ + C.full(0) + 8u * stage_.index(), stage_.parity());
   }
-  VCA_DEVICE bool stage_ready() {
-    return ptx::mbarrier_test_parity(smem_ + C.full(0) + 8u * stage_.index(), stage_.parity());
-  }
   // To the next stage; returns the index of this one, which is still to be released.
   VCA_DEVICE uint32_t advance_stage() {
     const uint32_t index = stage_.index();
@@ -97,8 +98,7 @@ class Consumer {
   }
 
   VCA_DEVICE void issue_scores() {
-    const ptx::MatrixDesc k = ptx::advance(ptx::matrix_desc(smem_ + C.k_offset(0), C.qk_swizzle()),
-                                           stage_.index() * C.stage_bytes());
+    const ptx::MatrixDesc k = ptx::tile_desc(k_desc_, stage_.index(), C.stage_bytes());
     ptx::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < C.qk_steps(); ++step) {
@@ -121,10 +121,10 @@ class Consumer {
 #pragma unroll
       for (int i = 4 * kStep; i < 4 * kStep + 4; ++i) ptx::keep(p_codes_[i]);
     }
-    const ptx::MatrixDesc v =
-        ptx::advance(ptx::advance(ptx::matrix_desc(smem_ + C.v_offset(0), ptx::Swizzle::b128),
-                                  stage_.index() * C.stage_bytes()),
-                     32u * kStep);
+    // From K's, so that the two share what has to be computed in every iteration.
+    ptx::MatrixDesc v = ptx::advance(ptx::tile_desc(k_desc_, stage_.index(), C.stage_bytes()),
+                                     C.v_offset(0) - C.k_offset(0) + 32u * kStep);
+    v.high = ptx::desc_high(ptx::Swizzle::b128);
     const uint32_t* p = p_codes_ + 4 * kStep;
     ptx::wgmma_fence();
     if constexpr (C.real_exp() && C.d == 128)
@@ -271,11 +271,10 @@ class Consumer {
   VCA_DEVICE void score() {
     softmax(kFirst);
     const uint32_t done = advance_stage();
-    const bool ready = !kEarlyWait || kFirst || stage_ready();
     if constexpr (C.real_exp()) finish_scores();
     release_stage(done);
     if constexpr (!C.real_exp()) finish_scores();
-    if (!ready) wait_stage();
+    if constexpr (kEarlyWait && !kFirst) wait_stage();
   }
 
   // Returns the tile whose first scores the last iteration has computed.
@@ -383,7 +382,7 @@ class Consumer {
   ptx::SmemAddr smem_;
   uint32_t group_, lane_;
   float unit_ = 0.0f;
-  ptx::MatrixDesc q_desc_;
+  ptx::MatrixDesc k_desc_, q_desc_;  // of K in stage 0; of the tile's Q
   Ring<2> q_, mu_;
   Ring<C.stages> stage_;
   // m_: reference of O (E2): running maximum; local: the lazy one, with kCeilMagic on it.
