@@ -35,7 +35,8 @@ SUMMARY = re.compile(r"^(\w+): (?:(\d+) run, )?(\d+) failures$")
 # GoogleTest's own lines, for a program that ended before it wrote its report.
 GTEST_LINE = re.compile(r"^\[ +(OK|SKIPPED|FAILED) +\] \S+ \(\d+ ms\)$", re.MULTILINE)
 GTEST_RUN = re.compile(r"^\[ RUN +\]", re.MULTILINE)
-SANITIZER_ERRORS = re.compile(r"(?:ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard)")
+SANITIZER_ERRORS = re.compile(
+    r"(?:ERROR SUMMARY: (\d+) errors?$|RACECHECK SUMMARY: (\d+) hazard)", re.MULTILINE)  # fmt: skip
 
 
 def counts_of_lines(text: str) -> dict[str, int]:

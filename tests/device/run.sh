@@ -113,14 +113,16 @@ if [[ $what != tests ]]; then
   export VCA_TEST_SMALL=1 VCA_TEST_SECONDS=60
   jobs=()
   for tool in memcheck initcheck synccheck racecheck; do
-    options=(--tool "$tool" --error-exitcode 86 --print-limit 20)
     unset VCA_TEST_UNINITIALISED
     [[ $tool != initcheck ]] || export VCA_TEST_UNINITIALISED=1
     for part in capi prep group; do
+      options=(--tool "$tool" --error-exitcode 86 --print-limit 20)
       case $part in
         capi) tested=("$programs/device_capi_test" "--gtest_filter=$filter"
           "--gtest_output=json:$logs/sanitizer_$tool.capi.json") ;;
-        prep) tested=("$programs/device_prep_test" --small) ;;
+        prep) # which copies the whole workspace back, gaps included
+          tested=("$programs/device_prep_test" --small)
+          [[ $tool != initcheck ]] || options+=(--check-api-memory-access no) ;;
         group) tested=("$programs/device_group_test" --small) ;;
       esac
       run "sanitizer_$tool.$part" 150 "$sanitizer" "${options[@]}" "${tested[@]}" &

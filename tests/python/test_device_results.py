@@ -183,7 +183,9 @@ def write_logs(logs, sanitizer_text):
     (logs / "sanitizer_memcheck.prep.rc").write_text("0 5.0\n")
 
 
-@pytest.mark.parametrize("text, errors", [("========= ERROR SUMMARY: 0 errors", 0), ("", None)])
+@pytest.mark.parametrize("text, errors", [
+    ("========= ERROR SUMMARY: 0 errors", 0), ("", None),
+    ("========= ERROR SUMMARY: 7 errors\n========= ERROR SUMMARY: 5 errors were not printed.", 7)])  # fmt: skip
 def test_logs_become_a_result(text, errors, tmp_path, monkeypatch):
     """A sanitizer that printed no summary, for one program of two, did not check all: that is no pass."""
     write_logs(tmp_path, text)
