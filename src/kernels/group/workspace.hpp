@@ -74,10 +74,12 @@ struct Layout {
   std::vector<Entry> entries;
   int64_t n_units = 0, n_problems = 0, places = 0;
   int64_t max_blocks = 0, max_unit_blocks = 0, max_labels = 1;
-  int64_t table, units, sigma_parts, scales, any_cold, most_passes, token_wanted, fingerprint,
-      values, order, labels, axes, projections, centroids, bucket, histogram, lists, sums, means,
-      norm2, energy, watched_norm2, watched_energy, tried, pairs, n_pairs, out_order;
-  int64_t bytes = 0;
+  int64_t out_order, table, units, sigma_parts, scales, any_cold, most_passes, token_wanted,
+      fingerprint, values, order, labels, axes, projections, centroids, bucket, histogram, lists,
+      sums, means, norm2, energy, watched_norm2, watched_energy, tried, pairs, n_pairs;
+  // The resulting order comes first. What lies behind it, from order_end on, is read by the kernels
+  // of a grouping only: memory for others once they are done.
+  int64_t order_end = 0, bytes = 0;
 
  private:
   int64_t take(int64_t size_bytes) {
@@ -127,6 +129,8 @@ inline Layout::Layout(const Request& request, const Shape& shape) {
   n_problems = static_cast<int64_t>(entries.size()) * h;
   places = blocks * kRows;
   const int64_t d = shape.d_pad;
+  out_order = take(places * 4);
+  order_end = bytes;
   table = take(static_cast<int64_t>(entries.size() * sizeof(Entry)));
   units = take(n_units * static_cast<int64_t>(sizeof(Unit)));
   sigma_parts = take(n_units * 2 * kSigmaParts * 4);
@@ -138,7 +142,6 @@ inline Layout::Layout(const Request& request, const Shape& shape) {
   values = take(places * d);
   order = take(places * 4);
   labels = take(places * 4);
-  out_order = take(places * 4);
   const bool tree = request.kind == spec::Grouping::kdtree;
   axes = take(tree ? n_units * spec::grouping::kAxes * d : 0);
   projections = take(tree ? places * spec::grouping::kAxes * 4 : 0);

@@ -87,6 +87,9 @@ struct Layout {
   int64_t max_chunks = 0, max_q_tiles = 0, max_rank_groups = 0;
   std::optional<group::Layout> group;  // where an order is formed: at `grouping`
   int64_t grouping = -1;
+  // Scratch memory and tiles share memory: what QueryTiles may overwrite lies in [shared,
+  // gathered_end), what every pass that writes tiles may in [gathered_end, scratch_end).
+  int64_t shared, gathered_end, scratch_end;
   std::vector<SubInfo> sub_info;
   std::vector<SubExtra> sub_extra;
   Rope rope{};
@@ -94,9 +97,12 @@ struct Layout {
   std::vector<AngleGroup> rope_group_values;
 
  private:
+  static int64_t aligned(int64_t size_bytes) {
+    return ceil_div(size_bytes, kWorkspaceAlign_bytes) * kWorkspaceAlign_bytes;
+  }
   int64_t take(int64_t size_bytes) {
     const int64_t at = bytes;
-    bytes += ceil_div(size_bytes, kWorkspaceAlign_bytes) * kWorkspaceAlign_bytes;
+    bytes += aligned(size_bytes);
     return at;
   }
 };
@@ -153,11 +159,35 @@ inline Layout::Layout(const PrepParams& request) {
   rope_groups = inside(static_cast<int64_t>(rope_group_values.size() * sizeof(AngleGroup)));
 
   descriptors = take(descriptor_bytes);
-  q_tiles = take(tiles * spec::t128_qk_tile_bytes(static_cast<int>(d)));
-  k_tiles = take(blocks * spec::t128_qk_tile_bytes(static_cast<int>(d)));
-  v_tiles = take(blocks * spec::t128_v_tile_bytes(static_cast<int>(d)));
-  mu_tiles =
-      take(request.recipe->v_smooth() ? groups * spec::t128_mu_tile_bytes(static_cast<int>(d)) : 0);
+
+  // In time: scratch memory, then the tiles of K, V and the means, then those of Q. The passes over
+  // K and V still read the order, and the energies are read behind them, so only tiles of Q may lie
+  // there; everything else is done with before the first tile is written.
+  shared = bytes;
+  if (request.energy_removed != nullptr) {
+    energy_rows = take(blocks * kRows * 4);
+    energy_blocks = take(blocks * 4);
+  }
+  gathered_end = bytes;
+  if (request.grouping.active()) {
+    group.emplace(request.grouping,
+                  group::Shape{sub_info, sub_extra, request.segments, h_kv, static_cast<int>(d)});
+    grouping = take(group->bytes);
+    gathered_end = grouping + group->order_end;
+  }
+  v_partial = take(groups * 2 * d * 4);
+  k_partial = take(groups * d * 4);
+  scratch_end = bytes;
+
+  const auto d_int = static_cast<int>(d);
+  bytes = shared;
+  q_tiles = take(tiles * spec::t128_qk_tile_bytes(d_int));
+  bytes = std::max(bytes, aligned(gathered_end));
+  k_tiles = take(blocks * spec::t128_qk_tile_bytes(d_int));
+  v_tiles = take(blocks * spec::t128_v_tile_bytes(d_int));
+  mu_tiles = take(request.recipe->v_smooth() ? groups * spec::t128_mu_tile_bytes(d_int) : 0);
+  bytes = std::max(bytes, scratch_end);
+
   q_unit = take(tiles * (kRows / 2) * 4);
   k_scale = take(blocks * 4 * 4);
   s_v = take(n_units * d * 4);
@@ -170,22 +200,11 @@ inline Layout::Layout(const PrepParams& request) {
   block_valid = take(chunks * 4);
   block_rank = take(chunks * 4);
   k_offset = take(n_units * d * 4);
-  k_partial = take(groups * d * 4);
-  v_partial = take(groups * 2 * d * 4);
   v_abs_max = take(n_units * 4);
   v_factor = take(n_units * d * 4);
   if (request.recipe->qk == spec::QkFormat::e4m3_head) {
     k_head_max = take(n_units * 4);
     q_head_max = take(n_heads * 4);
-  }
-  if (request.energy_removed != nullptr) {
-    energy_rows = take(blocks * kRows * 4);
-    energy_blocks = take(blocks * 4);
-  }
-  if (request.grouping.active()) {
-    group.emplace(request.grouping,
-                  group::Shape{sub_info, sub_extra, request.segments, h_kv, static_cast<int>(d)});
-    grouping = take(group->bytes);
   }
 }
 
