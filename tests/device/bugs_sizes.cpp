@@ -125,6 +125,61 @@ TEST(DeviceBugs, B01_B02_FusedViewPastTwoToThe31) {
   }
 }
 
+// The same stride with 320,000 tokens: offsets of q, k and v reach 6.9e9 elements. Two heads at the
+// end of each token's row, so that the attention itself stays short; every pass of the preparation
+// (RoPE, Hadamard, LSE, an order of 2,500 blocks) must give what it gives for the same rows side by
+// side.
+TEST(DeviceBugs, B01_B02_ThreeHundredTwentyThousandTokens) {
+  if (small_problems()) GTEST_SKIP() << "needs 16 GB; offsets of this size: kernels_prep_host_test";
+  constexpr int64_t kTokens = 320000, kHeads = 56, kUsed = 2, kStride = 3 * kHeads * 128;
+  const std::vector<uint16_t> head[3] = {random_head(kTokens, 7), random_head(kTokens, 8),
+                                         random_head(kTokens, 9)};
+  const DeviceBytes fused(static_cast<size_t>(kTokens * kStride) * 2);
+  const DeviceBytes compact(static_cast<size_t>(kTokens * 3 * kUsed * 128) * 2);
+  const DeviceBytes out(static_cast<size_t>(kTokens * kUsed * 128) * 2);
+  const DeviceBytes lse(static_cast<size_t>(kTokens * kUsed) * 4);
+  vca_tensor far[3], near[3];
+  for (int64_t i = 0; i < 3; ++i) {
+    far[i] =
+        ManyHeads(kTokens, kUsed, kStride, ((i + 1) * kHeads - kUsed) * 128, fused, head[i]).view();
+    near[i] = ManyHeads(kTokens, kUsed, 3 * kUsed * 128, i * kUsed * 128, compact, head[i]).view();
+  }
+  vca_rope rope{};
+  rope.struct_size = sizeof rope;
+  rope.convention = VCA_ROPE_INTERLEAVED;
+  rope.theta = 10000.0;
+  const int32_t axes[3] = {44, 42, 42};
+  const int64_t grid[3] = {20, 100, 160};
+  std::copy_n(axes, 3, rope.axis_dim);
+  std::copy_n(grid, 3, rope.grid);
+  vca_attn_desc d = vca_attn_desc_init();
+  d.device = 0;
+  d.recipe = VCA_RECIPE_VC8;
+  d.o = tensor(VCA_BF16, 1, kUsed, kTokens, 128, true);
+  d.o.data = out.data();
+  d.lse = lse.as<float>();
+  const auto outputs = [&](const vca_tensor(&from)[3]) {
+    d.q = from[0], d.k = from[1], d.v = from[2];
+    out.fill(0xFF);
+    lse.fill(0xFF);
+    run_on_device(d);
+    return std::pair{out.download(), lse.download()};
+  };
+  for (const bool everything : {false, true}) {
+    SCOPED_TRACE(everything ? "grouping, RoPE, Hadamard" : "token order");
+    d.grouping = everything ? VCA_GROUPING_VSMOOTH : VCA_GROUPING_IDENTITY;
+    d.rope = everything ? &rope : nullptr;
+    d.hadamard = everything ? 1 : 0;
+    const auto wanted = outputs(near), got = outputs(far);
+    EXPECT_TRUE(got.first == wanted.first) << "O";
+    EXPECT_TRUE(got.second == wanted.second) << "LSE";
+    if (!everything) {
+      EXPECT_EQ(wrong_values(d.o, 1, kTokens - 4, 4, head[0], head[1], head[2]), 0);
+    }
+  }
+  EXPECT_TRUE(fused.guards_intact() && out.guards_intact() && lse.guards_intact());
+}
+
 TEST(DeviceBugs, B04_NothingQuadraticIsAsked) {
   Case c{.name = "B04", .memory = Memory::shared_heads};
   c.h_q = c.h_kv = size(8, 2), c.s_q = c.s_kv = size(73774, 200), c.o_gap = 0;
