@@ -271,10 +271,9 @@ class Consumer {
   VCA_DEVICE void score() {
     softmax(kFirst);
     const uint32_t done = advance_stage();
-    if constexpr (C.real_exp()) finish_scores();
-    release_stage(done);
-    if constexpr (!C.real_exp()) finish_scores();
+    finish_scores();
     if constexpr (kEarlyWait && !kFirst) wait_stage();
+    release_stage(done);  // behind the wait: measured better than as soon as it may be
   }
 
   // Returns the tile whose first scores the last iteration has computed.
