@@ -4,6 +4,7 @@
 
     VCATTN_LIBRARY=build-cuda/lib/libvcattn.so python bench/break_even.py     # measure, then the table
     python bench/break_even.py --table FILE.json…      # rows of several files, here also a full run's
+    python bench/break_even.py --table FILE.json… --write docs/benchmarking.md
 
 Device time of whole calls (BF16 in, BF16 out) of vc8 and vc8-turbo in token order (none), with the
 order of an earlier step (warm) and with a new order (cold), against the faster of FlashAttention-3
@@ -12,7 +13,10 @@ BF16 and cuDNN BF16, whichever can be imported. Square shapes of 512 to 32,768 t
 each (peers/measure.py): about a minute in all. What the host needs to launch a call is not in it;
 below about 1,024 tokens that is more than the call itself.
 
-The result file is a partial run of schema.py and goes to OUT/parts.
+The result file is a partial run of schema.py and goes to OUT/parts. --write replaces what stands between
+
+    <!-- bench/break_even.py ratios -->
+    <!-- end of table -->
 """
 
 from __future__ import annotations
@@ -25,6 +29,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "bench")]
 
+import marked  # noqa: E402
 import peers  # noqa: E402
 import problems as problem_texts  # noqa: E402
 import schema  # noqa: E402
@@ -167,6 +172,28 @@ def table(rows: list[dict]) -> str:
     return "\n".join(lines)
 
 
+def rewritten(text: str, paths: list[str]) -> tuple[str, int]:
+    """A document with its table made anew from result files (paths in the repository), and how many
+    there were."""
+
+    def make(_: str) -> str:
+        rows = [row for path in paths for row in schema.load(ROOT / path)["rows"]]
+        return "From " + ", ".join(f"`{path}`" for path in paths) + f".\n\n{table(rows)}"
+
+    return marked.rewritten(text, "bench/break_even.py", "table", ("ratios",), make)
+
+
+def write(document: pathlib.Path, files: list[str]) -> int:
+    """Exit code."""
+    paths = [str(pathlib.Path(f).resolve().relative_to(ROOT)) for f in files]
+    text, count = rewritten(document.read_text(encoding="utf-8"), paths)
+    if count == 0:
+        print(f"break_even.py: {document} has no line <!-- bench/break_even.py ratios -->", file=sys.stderr)
+        return 2
+    document.write_text(text, encoding="utf-8")
+    return 0
+
+
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="break_even.py", description="From which length on a whole call beats BF16 attention."
@@ -174,11 +201,16 @@ def main(argv: list[str]) -> int:
     parser.add_argument(
         "--table", metavar="FILE", nargs="+", help="print the table of result files; no GPU"
     )
+    parser.add_argument("--write", metavar="DOCUMENT", type=pathlib.Path, help="put the table of --table there")
     parser.add_argument("--brief", action="store_true", help="20 problems, beside a full run's")
     parser.add_argument("--budget-s", type=float, default=60, help="seconds to measure (default: 60)")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench" / "results")
     parser.add_argument("--commit", help="hash to write into the file", default="unknown")
     args = parser.parse_args(argv)
+    if args.write and not args.table:
+        parser.error("--write needs --table")
+    if args.write:
+        return write(args.write, args.table)
     if args.table:
         print(table([row for path in args.table for row in schema.load(path)["rows"]]))
         return 0

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """bench/break_even.py without a GPU: which lengths follow from which times."""
 
+import re
 import sys
 
 import pytest
@@ -71,3 +72,35 @@ def test_the_program_prints_the_table_of_a_file(tmp_path, capsys):
                         "commit": "0123abc", "problems": {text: text}, "rows": rows})  # fmt: skip
     assert break_even.main(["--table", str(path)]) == 0
     assert "From this many queries and keys on" in capsys.readouterr().out
+
+
+PAGE = ROOT / "docs" / "benchmarking.md"
+
+
+def quoted_files() -> list[str]:
+    (line,) = re.findall(r"<!-- bench/break_even\.py ratios -->\n(From [^\n]*)", PAGE.read_text(encoding="utf-8"))
+    return re.findall(r"`([^`]+)`", line)
+
+
+def test_the_page_holds_the_table_of_the_files_that_it_names():
+    text = PAGE.read_text(encoding="utf-8")
+    assert break_even.rewritten(text, quoted_files()) == (text, 1)
+
+
+def test_auto_declines_where_the_table_says():
+    """kBreakEven: for each head_dim and ordering the length from which on both recipes are faster."""
+    rows = [row for path in quoted_files() for row in schema.load(ROOT / path)["rows"]]
+    source = (ROOT / "src" / "core" / "break_even.hpp").read_text()
+    held = re.findall(r"Target::sm90, (\d+), Ordering::(\w+), (\d+),", source)
+    orderings = {"token": "none", "kept": "warm", "anew": "cold"}
+    assert {(d, ordering) for d, ordering, _ in held} == {(d, o) for d in ("64", "128") for o in orderings}
+    for d, ordering, length in held:
+        found = [break_even.min_tokens(rows, int(d), impl, orderings[ordering]) for impl in break_even.OURS]
+        assert None not in found and int(length) == max(found), (d, ordering, found)
+
+
+def test_a_document_without_a_mark_is_refused(tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text("nothing here\n")
+    assert break_even.main(["--table", str(ROOT / quoted_files()[0]), "--write", str(page)]) == 2
+    assert "has no line" in capsys.readouterr().err
