@@ -12,8 +12,8 @@
   name -> problem text (bench/problems.py) of everything that was measured.
 - scope: kernel (attention on prepared operands), prep (preparing them), whole (both, one call).
   An implementation without preparation has equal work in kernel and whole; both rows stand there.
-- grouping: what was done to order the values inside this row: none, warm (order of an earlier step
-  kept up), cold (formed anew). Kernel rows: none.
+- grouping: what was done to order the values inside this row: none, warm (the order of the
+  step before improved), cold (formed anew). Kernel rows: none.
 - ms: of single calls after a warm-up, as many as peers/verdict.py asks of a full run; tflops = 4 b h_q s_q s_kv d / ms_median. In prep
   rows that is the attention's work over the time of preparing: the bound that it sets for the call.
 - rel_error: sqrt(sum |o - o*|^2 / sum |o*|^2) over sampled rows against FP64 on the stored inputs;

@@ -400,7 +400,7 @@ int main(int argc, char** argv) {
       vca::test_cases(vca::large_cases());
       vca::test_far_rows();
     }
-    vca::test_policies(what == "--small" ? std::vector{1, 4} : std::vector{1, 4, 16, 40});
+    vca::test_policies(what == "--small" ? std::vector{1, 4} : std::vector{1, 4, 16, 40, 50});
   }
   if (what != "--small") vca::video(what != "--time-only");
   std::printf(vca::failures == 0 ? "group_test: passed\n" : "group_test: FAILED\n");

@@ -183,7 +183,7 @@ void add_bench(CLI::App& app, Commands& commands) {
       ->type_name("a,b");
   sub->add_flag("--whole", args->whole, "time preparation and the whole call, too");
   sub->add_option("--groupings", args->groupings,
-                  "with --whole: none (token order), warm (the order of an earlier step), cold (a "
+                  "with --whole: none (token order), warm (the order of the step before), cold (a "
                   "new order); default: all three")
       ->delimiter(',')
       ->check(CLI::IsMember({"none", "warm", "cold"}))

@@ -22,7 +22,7 @@ struct BenchRecipe {
 // What is done to the order of values inside a timed call.
 enum class BenchGrouping {
   none,  // token order
-  warm,  // the order of an earlier step is kept up
+  warm,  // the order of the step before is improved
   cold   // a new order
 };
 const char* to_string(BenchGrouping grouping);
