@@ -20,7 +20,7 @@ VCA_DEVICE uint32_t ld_global_nc_u8(const void* from);
 VCA_DEVICE void st_global_v2(void* to, uint32_t w0, uint32_t w1);
 VCA_DEVICE void st_global_v4(void* to, const Words4& x);
 
-// ld.shared.v4.b32, st.shared.v4.b32
+// ld.shared.v4.b32 (9.7.9.8), st.shared.v4.b32 (9.7.9.11)
 VCA_DEVICE Words4 ld_shared_v4(SmemAddr addr);
 VCA_DEVICE void st_shared_v4(SmemAddr addr, const Words4& x);
 

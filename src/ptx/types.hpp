@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Instruction layer: strong types and the one macro that lets kernel sources compile for the device
 // and for the host emulator. Each instruction has one declaration (the headers of this folder, with
-// its PTX ISA section) and two bodies: device/*.inl (nvcc) and emu/*.inl (any C++20 compiler).
+// its section of PTX ISA 9.0) and two bodies: device/*.inl (nvcc) and emu/*.inl (any C++20
+// compiler).
 #pragma once
 
 #include <cstdint>
