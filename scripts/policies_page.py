@@ -41,8 +41,8 @@ BASE = "every"
 COLOURS = {"none": "#9ca3af", "every": "#111827", "quarter": "#1d4ed8", "quarter-only": "#93c5fd",
            "spread": "#c2410c", "once": "#7c3aed", "decay": "#15803d", "once-decay": "#0f766e",
            "identity": "#9ca3af", "cubes": "#ca8a04", "kmeans": "#c2410c", "kdtree": "#15803d",
-           "vsmooth": "#1d4ed8"}  # fmt: skip
-MARKERS = dict(zip(COLOURS, "osDv^PX<osDv^"))
+           "vsmooth": "#1d4ed8", "balanced": "#111827"}  # fmt: skip
+MARKERS = dict(zip(COLOURS, "osDv^PX<osDv^P"))
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -244,6 +244,50 @@ def curve(axis, x: list, y: list, name: str, text: str) -> None:
     axis.plot(x, y, color=COLOURS[name], marker=MARKERS[name], markersize=4, linewidth=1.4, label=text)
 
 
+def plot_calibrated(results: dict, path: pathlib.Path) -> None:
+    """Families at two lengths; pair passes; warm and cold starts by noise."""
+    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained", width_ratios=(5, 4, 4))
+    lines = results["calibrated"]
+    kinds = ("identity", "cubes", "kmeans", "kdtree", "vsmooth", "balanced")
+    names = [(f"{n} tokens", f"{n:,}") for n in (16384, 76800)]
+    ticks = []
+    for group, (tokens, text) in enumerate(names):
+        for i, family in enumerate(("GA", "GB", "GC")):
+            x = 3.4 * group + i
+            ticks.append((x, f"{family}\n{text}"))
+            for place, kind in enumerate(kinds):
+                same = (kind, f"{kind}, passes 8", *(["auto"] if kind == "vsmooth" else []))
+                values = next((lines[f"{tokens}, {name}"] for name in same if f"{tokens}, {name}" in lines), None)
+                if values is not None:  # balanced is of the shorter length only
+                    left.bar(x + 0.14 * (place - 2.5), values[family], 0.13, color=COLOURS[kind])
+    left.set_xticks(*zip(*ticks), fontsize=7)
+    left.set_xlabel("family and tokens; kdtree and vsmooth with 8 passes")
+    passes = (0, 2, 4, 8, 16)
+    for kind in kinds:
+        at = [lines.get(f"16384 tokens, {kind}, passes {n}") or lines[f"16384 tokens, {kind}"] for n in passes]
+        moves = kind in ("kdtree", "vsmooth")
+        y = [statistics.fmean(values.values()) for values in at]
+        middle.plot(passes, y, color=COLOURS[kind], marker=MARKERS[kind] if moves else "", markersize=4,
+                    linewidth=1.4, linestyle="-" if moves else "--", label=kind)  # fmt: skip
+    middle.set_xticks(passes)
+    middle.set_xlabel("pair passes; 16,384 tokens, mean of the families")
+    noises = sorted({m.group(1) for m in map(re.compile(r"noise ([\d.]+), warm").fullmatch, lines) if m}, reverse=True)
+    for family, colour in (("GA", "#1d4ed8"), ("GB", "#15803d"), ("GC", "#c2410c")):
+        for start, style in (("warm", "o-"), ("cold", "x--")):
+            y = [lines[f"noise {n}, {start}"][family] for n in noises]
+            right.plot(y, style, color=colour, markersize=5, linewidth=1.2, label=f"{family} {start}")
+    right.set_xticks(range(len(noises)), noises)
+    right.set_xlabel("noise of V, of the calibrated one; a step each")
+    right.legend(frameon=False, fontsize=7)
+    for axis, text in ((left, "f"), (middle, "f"), (right, "f_g")):
+        axis.set_ylabel(f"{text}, share of V's energy removed")
+        axis.set_ylim(bottom=0)
+        axis.grid(axis="y", alpha=0.3)
+    figure.legend(*middle.get_legend_handles_labels(), loc="outside lower left", ncols=6, frameon=False, fontsize=8)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+    plt.close(figure)
+
+
 def plot_captures(results: dict, path: pathlib.Path) -> None:
     figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
     runs, steps = results["groupings"], list(range(results["denoising_steps"]))
@@ -307,6 +351,7 @@ def rewritten(text: str, results: dict, file: str) -> str:
 def write(results: dict, file: str, docs: pathlib.Path) -> None:
     page = docs / "grouping.md"
     page.write_text(rewritten(page.read_text(encoding="utf-8"), results, file), encoding="utf-8")
+    plot_calibrated(results, docs / "grouping-calibrated.png")
     plot_captures(results, docs / "grouping-captures.png")
     plot_policies(results, docs / "grouping-policies.png")
 

@@ -63,6 +63,26 @@ def test_a_changed_figure_changes_the_page():
     assert [name for name in before if before[name] == after[name]] == []
 
 
+def test_plots_of_the_page_are_made_from_the_results(tmp_path):
+    """Each plot that the page shows is written, and again with other figures it is another."""
+    shown = sorted(re.findall(r"\]\((grouping-\w+\.png)\)", PAGE.read_text(encoding="utf-8")))
+    results = json.loads(FILES[-1].read_text())
+    made = []
+    for name in ("first", "second"):
+        docs = tmp_path / name
+        docs.mkdir()
+        (docs / "grouping.md").write_text("")
+        policies_page.write(results, "x", docs)
+        assert sorted(path.name for path in docs.glob("*.png")) == shown
+        made.append({path.name: path.read_bytes() for path in docs.glob("*.png")})
+        for row in results["calibrated"].values():
+            row["GA"] += 0.05
+        for run in (*results["replay"].values(), *results["groupings"].values()):
+            for i, entry in enumerate(run.values()):
+                entry["energy_removed"][0] += 0.05 * (i + 1)
+    assert [name for name in shown if made[0][name] == made[1][name]] == []
+
+
 FAULTS = {
     "a key less": (lambda r: r.pop("groupings"), "groupings"),
     "no clips": (lambda r: r["clips"].clear(), "clips is empty"),
