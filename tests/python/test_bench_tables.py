@@ -96,6 +96,13 @@ def test_tables_of_documents_are_those_of_the_file_that_they_name(document):
     assert tables.rewritten(text, tables.Result(schema.load(ROOT / path)), path)[0] == text
 
 
+def test_the_page_s_sentence_on_the_slow_baselines_is_of_its_table():
+    text = (ROOT / "docs" / "benchmarking.md").read_text(encoding="utf-8")
+    kernels, whole = ([cells(text, f"`{impl}`")[at] for impl in ("vc8-exp", "fp8-ours")] for at in (3, 6))
+    said = re.search(r"their kernels reach (\S+) and (\S+) of its speed, their whole calls (\S+) and (\S+)\.\n", text)
+    assert list(said.groups()) == kernels + whole
+
+
 def test_a_file_that_is_no_result_is_refused(tmp_path, capsys):
     bad = tmp_path / "parts.json"
     bad.write_text("{}")
