@@ -149,7 +149,7 @@ uint32_t SharedMemory::load_u32(const Access& access, uint32_t address) {
   const Thread& thread = cta_.self();
   std::vector<uint32_t>& reads = reads_[w];
   if (reads.empty()) reads.assign(cta_.thread_count(), 0);
-  reads[thread.index] = thread.clock[thread.index];
+  reads[thread.index] = thread.clock[thread.component];
   uint32_t value;
   std::memcpy(&value, &data_[address - base_], sizeof(value));
   return value;

@@ -100,6 +100,28 @@ TEST(Cluster, SameResultOverSeveralOsThreads) {
   EXPECT_EQ(traces(1), traces(3));
 }
 
+// A thread's reads are timed by its own clock: whatever rank 0's thread of the same number has
+// done, a race is found, and an overwrite behind a barrier is none.
+TEST(ClusterMemory, ReadsOfEveryRankAreOrderedByTheirOwnThreads) {
+  for (const uint32_t ahead : {0u, 1u})
+    for (const bool ordered : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "rank " << ahead << " ahead, ordered " << ordered);
+      expect_fault(
+          config_of(2, 64),
+          [ahead, ordered] {
+            const ptx::SmemAddr word = ptx::dynamic_smem();
+            const bool writer = ptx::cluster_rank() == 1 && ptx::thread_index() == 0;
+            if (writer) ptx::st_shared_f32(word, 1.0f);
+            for (int i = 0; i < 20 && ptx::cluster_rank() == ahead; ++i) ptx::bar_sync(1, 64);
+            cluster_sync();
+            if (ptx::cluster_rank() == 1 && ptx::thread_index() == 40) ptx::ld_shared_f32(word);
+            if (ordered) ptx::bar_sync(1, 64);
+            if (writer) ptx::st_shared_f32(word, 2.0f);
+          },
+          HasSubstr(ordered ? "no fault" : "race: "));
+    }
+}
+
 TEST(ClusterBarrier, WaitsForTheThreadsOfAllCtas) {
   for (const Policy policy : kAllPolicies) {
     LaunchConfig config = config_of(4, 64);
