@@ -7,9 +7,9 @@
     python bench/break_even.py --table FILE.json… --write docs/benchmarking.md
 
 Device time of whole calls (BF16 in, BF16 out) of vc8 and vc8-turbo in token order (none), with the
-order of an earlier step (warm) and with a new order (cold), against the faster of FlashAttention-3
-BF16 and cuDNN BF16, whichever can be imported. Square shapes of 512 to 32,768 tokens with 8, 24 and
-40 heads, cross attention between 32,768 tokens and fewer, and head_dim 64. Few and short turns of
+order of the step before improved (warm) and with a new order (cold), against the faster of
+FlashAttention-3 BF16 and cuDNN BF16, whichever can be imported. Square shapes of 512 to 32,768
+tokens with 8, 24 and 40 heads, cross attention between 32,768 tokens and fewer, and head_dim 64. Few and short turns of
 each (peers/measure.py): about a minute in all. What the host needs to launch a call is not in it;
 below about 1,024 tokens that is more than the call itself.
 
@@ -183,15 +183,17 @@ def rewritten(text: str, paths: list[str]) -> tuple[str, int]:
     return marked.rewritten(text, "bench/break_even.py", "table", ("ratios",), make)
 
 
-def write(document: pathlib.Path, files: list[str]) -> int:
-    """Exit code."""
-    paths = [str(pathlib.Path(f).resolve().relative_to(ROOT)) for f in files]
+def write(document: pathlib.Path, files: list[str]) -> None:
+    """ValueError for a document without the mark, and for files outside the repository: they are quoted."""
+    resolved = [pathlib.Path(f).resolve() for f in files]
+    outside = [str(path) for path in resolved if not path.is_relative_to(ROOT)]
+    if outside:
+        raise ValueError(f"{outside[0]} is outside of {ROOT}; allowed: committed files, which a reader can look at")
+    paths = [str(path.relative_to(ROOT)) for path in resolved]
     text, count = rewritten(document.read_text(encoding="utf-8"), paths)
     if count == 0:
-        print(f"break_even.py: {document} has no line <!-- bench/break_even.py ratios -->", file=sys.stderr)
-        return 2
+        raise ValueError(f"{document} has no line <!-- bench/break_even.py ratios -->")
     document.write_text(text, encoding="utf-8")
-    return 0
 
 
 def main(argv: list[str]) -> int:
@@ -209,10 +211,15 @@ def main(argv: list[str]) -> int:
     args = parser.parse_args(argv)
     if args.write and not args.table:
         parser.error("--write needs --table")
-    if args.write:
-        return write(args.write, args.table)
     if args.table:
-        print(table([row for path in args.table for row in schema.load(path)["rows"]]))
+        try:
+            if args.write:
+                write(args.write, args.table)
+            else:
+                print(table([row for path in args.table for row in schema.load(path)["rows"]]))
+        except (OSError, ValueError) as e:
+            print(f"break_even.py: {e}", file=sys.stderr)
+            return 2
         return 0
 
     def say(text: str) -> None:

@@ -6,11 +6,16 @@
 // shape. --small: what a sanitizer gets through, within VCA_TEST_SECONDS where that is set.
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <string>
 #include <vector>
 
+#include "device/memory.hpp"
 #include "kernels/prep/launch.hpp"
 #include "kernels/prep_compare.hpp"
 
@@ -159,8 +164,7 @@ bool run_case(const tests::PrepCase& shape) {
   const prep::Layout layout(device.request);
   const DeviceBytes workspace(static_cast<size_t>(layout.bytes) + kGuard);
   // What nobody initialised stays so for initcheck, which a fill would blind; the guard is filled.
-  const size_t unfilled =
-      std::getenv("VCA_TEST_UNINITIALISED") != nullptr ? static_cast<size_t>(layout.bytes) : 0;
+  const size_t unfilled = tests::leave_uninitialised() ? static_cast<size_t>(layout.bytes) : 0;
   check(cudaMemset(workspace.data() + unfilled, 0xA5,
                    static_cast<size_t>(layout.bytes) + kGuard - unfilled),
         "poison");

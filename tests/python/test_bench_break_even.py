@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """bench/break_even.py without a GPU: which lengths follow from which times."""
 
+import pathlib
 import re
 import sys
 
@@ -104,3 +105,15 @@ def test_a_document_without_a_mark_is_refused(tmp_path, capsys):
     page.write_text("nothing here\n")
     assert break_even.main(["--table", str(ROOT / quoted_files()[0]), "--write", str(page)]) == 2
     assert "has no line" in capsys.readouterr().err
+
+
+def test_files_that_cannot_be_read_or_quoted_are_refused(tmp_path, capsys):
+    page = tmp_path / "page.md"
+    page.write_text("<!-- bench/break_even.py ratios -->\nold\n<!-- end of table -->\n")
+    away = tmp_path / pathlib.Path(quoted_files()[0]).name
+    away.write_bytes((ROOT / quoted_files()[0]).read_bytes())
+    assert break_even.main(["--table", str(away), "--write", str(page)]) == 2
+    assert "is outside of" in capsys.readouterr().err
+    assert break_even.main(["--table", str(tmp_path / "none.json")]) == 2
+    assert "none.json" in capsys.readouterr().err
+    assert "old" in page.read_text()
