@@ -265,6 +265,11 @@ void Cta::check_at_exit() {
   barriers_->check_at_exit();
   collectives_->check_at_exit();
   for (const auto& group : warpgroups_) group->check_at_exit();
+  for (const auto& thread : threads_)
+    if (!thread->async_copies.empty())
+      fault("exit", "thread " + std::to_string(thread->index) + ": " +
+                        std::to_string(thread->async_copies.size()) +
+                        " cp.async were never waited for");
 }
 
 }  // namespace vca::emu

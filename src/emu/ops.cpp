@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "emu/ops.hpp"
 
+#include <cstring>
 #include <string>
 
 #include "emu/cluster.hpp"
@@ -154,6 +155,22 @@ void check_global(const char* instruction, const void* address, uint32_t bytes) 
   if (reinterpret_cast<uintptr_t>(address) % bytes == 0) return;
   Cta::current().fault(instruction,
                        "misaligned global address, allowed multiples of " + std::to_string(bytes));
+}
+
+void copy_async_16(void* to, const void* from) {
+  Cta& cta = Cta::current();
+  cta.preempt();
+  const auto offset = static_cast<unsigned char*>(to) - cta.smem().plain();
+  cta.smem().check_range({"cp.async", "destination"},
+                         cta.smem().base() + static_cast<uint32_t>(offset), 16, 16);
+  check_global("cp.async", from, 16);
+  cta.self().async_copies.push_back({to, from});
+}
+void copy_async_wait() {
+  Cta& cta = Cta::current();
+  cta.preempt();
+  for (const Thread::AsyncCopy& copy : cta.self().async_copies) std::memcpy(copy.to, copy.from, 16);
+  cta.self().async_copies.clear();
 }
 
 unsigned char* plain_smem() { return Cta::current().smem().plain(); }

@@ -50,6 +50,9 @@ void mbarrier_arrive_cluster(uint32_t cluster_address);
 uint32_t load_shared(uint32_t address);
 // The CTA's window as ordinary memory: accesses through it are run, not watched.
 unsigned char* plain_smem();
+// 16 bytes to there, in the wait: who does not wait reads what was there before.
+void copy_async_16(void* to, const void* from);
+void copy_async_wait();
 void store_shared(uint32_t address, uint32_t value);
 void load_shared_v4(uint32_t address, uint32_t (&value)[4]);
 void store_shared_v4(uint32_t address, const uint32_t (&value)[4]);

@@ -73,6 +73,13 @@ struct Thread {
   uint32_t collective_result = 0;
   bool collective_done = false;
 
+  // cp.async: copies issued and not yet waited for.
+  struct AsyncCopy {
+    void* to;
+    const void* from;
+  };
+  std::vector<AsyncCopy> async_copies;
+
   // wgmma: this thread's place in its warpgroup's sequences.
   uint64_t wgmma_fence_at = 0;
   uint64_t issued = 0;     // instructions

@@ -42,7 +42,10 @@ VCA_DEVICE void red_shared_min(uint64_t* at, uint64_t value);
 VCA_DEVICE void red_shared_max(int32_t* at, int32_t value);
 VCA_DEVICE void red_shared_or(uint32_t* at, uint32_t value);
 
-// prefetch.global.L2 (9.7.9.15): a hint, of no effect on values.
-VCA_DEVICE void prefetch_global_l2(const void* at);
+// cp.async.cg.shared.global of 16 bytes (9.7.9.25.3.1), to shared memory past the L1; both
+// addresses are multiples of 16. There for the thread itself after cp.async.wait_all
+// (9.7.9.25.3.3), for others after a barrier behind that.
+VCA_DEVICE void cp_async_g2s_16(void* to, const void* from);
+VCA_DEVICE void cp_async_wait_all();
 
 }  // namespace vca::ptx

@@ -31,6 +31,8 @@ VCA_DEVICE void keep(uint32_t& x);
 // both K-major.
 VCA_DEVICE void wgmma_m64n128k32_s32_s8_s8(int32_t (&d)[64], MatrixDesc a, MatrixDesc b,
                                            bool accumulate);
+VCA_DEVICE void wgmma_m64n128k32_s32_s8_s8(int32_t (&d)[64], const uint32_t (&a)[4], MatrixDesc b,
+                                           bool accumulate);
 VCA_DEVICE void wgmma_m64n128k32_f32_e4m3_e4m3(float (&d)[64], MatrixDesc a, MatrixDesc b,
                                                bool accumulate);
 VCA_DEVICE void wgmma_m64n136k32_f32_e4m3_e4m3(float (&d)[68], const uint32_t* a, MatrixDesc b,

@@ -287,6 +287,39 @@ TEST(BulkCopy, LandsAfterAProxyFence) {
          }));
 }
 
+alignas(16) const uint32_t kWords[8] = {1, 2, 3, 4, 5, 6, 7, 8};
+uint32_t* held() { return reinterpret_cast<uint32_t*>(ptx::dynamic_smem_pointer()); }
+
+TEST(AsyncCopy, WrongUse) {
+  expect_fault(
+      32, 64, [] { ptx::cp_async_g2s_16(held() + 16, kWords); }, HasSubstr("out of bounds"));
+  expect_fault(
+      32, 64, [] { ptx::cp_async_g2s_16(held() + 1, kWords); }, HasSubstr("misaligned address"));
+  expect_fault(
+      32, 64, [] { ptx::cp_async_g2s_16(held(), kWords + 1); },
+      HasSubstr("misaligned global address"));
+  expect_fault(
+      32, 64,
+      [] {
+        if (first()) ptx::cp_async_g2s_16(held(), kWords);
+      },
+      HasSubstr("thread 0: 1 cp.async were never waited for"));
+}
+
+TEST(AsyncCopy, IsThereAfterTheWaitOnly) {
+  LaunchConfig config;
+  config.threads = 32;
+  config.smem_bytes = 64;
+  launch(config, [] {
+    if (!first()) return;
+    held()[3] = 9;
+    ptx::cp_async_g2s_16(held(), kWords + 4);
+    EXPECT_EQ(held()[3], 9u);
+    ptx::cp_async_wait_all();
+    EXPECT_EQ(held()[3], 8u);
+  });
+}
+
 // ---- named barriers, registers -------------------------------------------------------------
 
 TEST(NamedBarrier, WrongUse) {

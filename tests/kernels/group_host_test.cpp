@@ -83,11 +83,14 @@ TEST(GroupClusters, LargeSamplesGetThreeIterations) {
 }
 
 // Pairs of three passes over the same means, ascending.
-template <class Match>
+template <int32_t kMostColumns, int32_t kTableRows>
 std::vector<std::vector<std::pair<int32_t, int32_t>>> pairs_of(const group::Params& p) {
+  using Propose = group::Propose<64, kMostColumns>;
+  using Match = group::Match<64, kMostColumns, kTableRows>;
   EmulatorLauncher launcher;
   std::vector<std::vector<std::pair<int32_t, int32_t>>> out;
   for (int32_t pass = 0; pass < 3; ++pass) {
+    launcher.launch<Propose>(group::Grid::item_each, p, p.n_problems * Propose::tiles(p), pass);
     launcher.launch<Match>(group::Grid::item_each, p, p.n_problems, pass);
     auto& pairs = out.emplace_back();
     for (int32_t i = 0; i < p.n_pairs[0]; ++i)
@@ -101,13 +104,13 @@ std::vector<std::vector<std::pair<int32_t, int32_t>>> pairs_of(const group::Para
 TEST(GroupMatch, ChunksOfColumnsGiveTheSamePairs) {
   Grouped grouped({.name = "", .lens = {10000}, .d = 64});
   const group::Params p = grouped.params();
-  const auto expected = pairs_of<group::Match<64>>(p);
+  const auto expected = pairs_of<640, 96>(p);
   EXPECT_GT(expected[0].size(), 32u);
   EXPECT_NE(expected[0], expected[1]);
-  EXPECT_EQ((pairs_of<group::Match<64, 640, 0>>(p)), expected);  // never in a table
-  EXPECT_EQ((pairs_of<group::Match<64, 640, 30>>(p)), expected);
-  EXPECT_EQ((pairs_of<group::Match<64, 32, 0>>(p)), expected);
-  EXPECT_EQ((pairs_of<group::Match<64, 32, 30>>(p)), expected);
+  EXPECT_EQ((pairs_of<640, 0>(p)), expected);  // never in a table
+  EXPECT_EQ((pairs_of<640, 30>(p)), expected);
+  EXPECT_EQ((pairs_of<32, 0>(p)), expected);
+  EXPECT_EQ((pairs_of<32, 30>(p)), expected);
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, GroupKernels, testing::ValuesIn(tests::group_cases()), name_of);

@@ -14,6 +14,7 @@ inline constexpr Case kCases[] = {
     {"unary_conversions", unary_conversions},
     {"directed_rounding", directed_rounding},
     {"vector_accesses", vector_accesses},
+    {"async_copies", async_copies},
     {"shared_atomics", shared_atomics},
     {"lanes", lanes},
     {"codes", codes},

@@ -45,6 +45,38 @@ inline void vector_accesses(Report& report) {
       [&] { expect_equal(report, "ld, st .v4 .v2", out, want); });
 }
 
+struct AsyncCopyKernel {
+  const uint32_t* in;
+  uint32_t* out;  // [2][4 * threads]: what a thread has copied itself, and another one
+  uint32_t threads;
+  VCA_DEVICE void operator()() const {
+    const uint32_t t = ptx::thread_index(), n = 4 * threads;
+    auto* const held = reinterpret_cast<uint32_t*>(ptx::dynamic_smem_pointer());
+    for (uint32_t w = 0; w < 4; ++w) held[4 * t + w] = held[n + 4 * t + w] = 0;
+    for (uint32_t part = 0; part < 2; ++part)
+      ptx::cp_async_g2s_16(held + part * n + 4 * t, in + part * n + 4 * (threads - 1 - t));
+    ptx::cp_async_wait_all();
+    for (uint32_t w = 0; w < 4; ++w) out[4 * t + w] = held[4 * t + w];
+    ptx::cta_sync(threads);
+    for (uint32_t w = 0; w < 4; ++w) out[n + 4 * t + w] = held[n + 4 * ((t + 40) % threads) + w];
+  }
+};
+inline void async_copies(Report& report) {
+  constexpr uint32_t kThreads = 96, kWords = 4 * kThreads;
+  Buffer<uint32_t> in(2 * kWords), out(2 * kWords);
+  std::vector<uint32_t> want(2 * kWords);
+  for (uint32_t i = 0; i < 2 * kWords; ++i) in[i] = 2654435761u * (i + 1);
+  for (uint32_t t = 0; t < kThreads; ++t) {
+    for (uint32_t w = 0; w < 4; ++w) {
+      want[4 * t + w] = in[4 * (kThreads - 1 - t) + w];
+      want[kWords + 4 * t + w] = in[kWords + 4 * (kThreads - 1 - (t + 40) % kThreads) + w];
+    }
+  }
+  in.upload();
+  run(report, {1, kThreads, 32 * kThreads}, AsyncCopyKernel{in.device(), out.device(), kThreads},
+      [&] { expect_equal(report, "cp.async", out, want); });
+}
+
 struct SharedAtomicsKernel {
   const uint32_t* in;
   uint32_t* out;  // [threads] a 1 for every count handed out; the sum; the smallest, low and high;
@@ -54,7 +86,6 @@ struct SharedAtomicsKernel {
     const uint32_t t = ptx::thread_index();
     auto* const count = reinterpret_cast<int32_t*>(ptx::dynamic_smem_pointer());
     auto* const smallest = reinterpret_cast<uint64_t*>(ptx::dynamic_smem_pointer() + 8);
-    ptx::prefetch_global_l2(in + t);
     if (t == 0) {
       count[0] = count[1] = count[4] = 0;
       count[5] = -0x7FFFFFFF;

@@ -41,10 +41,11 @@ VCA_DEVICE uint32_t fragment_column(uint32_t i) {
 
 // ---- A and B from shared memory: Q and K tiles ---------------------------------------------
 
-template <int kD, bool kInteger>
+// kInRegisters: A from registers instead, INT8 only.
+template <int kD, bool kInteger, bool kInRegisters = false>
 struct SsKernel {
   static constexpr uint32_t kTileBytes = 128u * kD;
-  const uint8_t* a;  // tile of 128 rows
+  const uint8_t* a;  // tile of 128 rows, or [128][kD]
   const uint8_t* b;  // the same
   uint32_t* c;       // [2][64][128]: rows 0-63 and 64-127 of the A tile
   bool accumulate;
@@ -54,7 +55,7 @@ struct SsKernel {
     const ptx::SmemAddr bar = smem + 2 * kTileBytes;
     init_barrier(bar);
     init_barrier(bar + 8);
-    load_tile(smem, a, kTileBytes, bar, 0);
+    if (!kInRegisters) load_tile(smem, a, kTileBytes, bar, 0);
     load_tile(smem + kTileBytes, b, kTileBytes, bar + 8, 0);
     constexpr ptx::Swizzle kSwizzle = kD == 128 ? ptx::Swizzle::b128 : ptx::Swizzle::b64;
     for (uint32_t half = 0; half < 2; ++half) {
@@ -69,17 +70,28 @@ struct SsKernel {
       }
       const ptx::MatrixDesc a_desc = ptx::matrix_desc(smem + half * (kTileBytes / 2), kSwizzle);
       const ptx::MatrixDesc b_desc = ptx::matrix_desc(smem + kTileBytes, kSwizzle);
+      uint32_t a_rows[kD / 32][4];
+      for (uint32_t k = 0; kInRegisters && k < kD / 32u; ++k) {
+        for (uint32_t i = 0; i < 4; ++i) {
+          const uint32_t t = ptx::thread_index(), lane = t % 32;
+          const uint32_t row = half * 64 + t / 32 * 16 + lane / 4 + i % 2 * 8;
+          std::memcpy(&a_rows[k][i], a + row * kD + 32 * k + i / 2 * 16 + lane % 4 * 4, 4);
+        }
+      }
       ptx::wgmma_fence();
       for (uint32_t k = 0; k < kD / 32u; ++k) {
         const ptx::MatrixDesc a_k = ptx::advance(a_desc, 32 * k);
         const ptx::MatrixDesc b_k = ptx::advance(b_desc, 32 * k);
-        if constexpr (kInteger)
+        if constexpr (kInRegisters)
+          ptx::wgmma_m64n128k32_s32_s8_s8(d, a_rows[k], b_k, accumulate || k != 0);
+        else if constexpr (kInteger)
           ptx::wgmma_m64n128k32_s32_s8_s8(d, a_k, b_k, accumulate || k != 0);
         else
           ptx::wgmma_m64n128k32_f32_e4m3_e4m3(d, a_k, b_k, accumulate || k != 0);
       }
       ptx::wgmma_commit_group();
       ptx::wgmma_wait_group<0>();
+      for (uint32_t i = 0; kInRegisters && i < kD / 8u; ++i) ptx::keep(a_rows[i / 4][i % 4]);
       for (uint32_t i = 0; i < 64; ++i) {
         ptx::keep(d[i]);
         uint32_t word;
@@ -124,13 +136,16 @@ inline std::vector<float> decode_e4m3(const std::vector<uint8_t>& codes) {
   return values;
 }
 
-template <int kD, bool kInteger>
+template <int kD, bool kInteger, bool kInRegisters = false>
 void ss_case(Report& report, bool accumulate) {
   Numbers numbers(kD + (kInteger ? 1u : 0u) + (accumulate ? 2u : 0u));
   const std::vector<uint8_t> a = random_codes(128 * kD, numbers, kInteger);
   const std::vector<uint8_t> b = random_codes(128 * kD, numbers, kInteger);
   Buffer<uint8_t> a_tile(128 * kD), b_tile(128 * kD);
-  spec::t128_store_qk(a.data(), kD, &a_tile[0]);
+  if (kInRegisters)
+    std::copy(a.begin(), a.end(), &a_tile[0]);
+  else
+    spec::t128_store_qk(a.data(), kD, &a_tile[0]);
   spec::t128_store_qk(b.data(), kD, &b_tile[0]);
   a_tile.upload();
   b_tile.upload();
@@ -156,9 +171,10 @@ void ss_case(Report& report, bool accumulate) {
   Buffer<uint32_t> c(start);
   const uint32_t smem = 2 * 128 * kD + 16;
   c.upload();
-  const SsKernel<kD, kInteger> kernel{a_tile.device(), b_tile.device(), c.device(), accumulate};
+  const SsKernel<kD, kInteger, kInRegisters> kernel{a_tile.device(), b_tile.device(), c.device(),
+                                                    accumulate};
   run(report, {1, 128, smem}, kernel, [&] {
-    expect_equal(report, kInteger ? "s8" : "e4m3 SS", c, want);
+    expect_equal(report, kInRegisters ? "s8 RS" : kInteger ? "s8" : "e4m3 SS", c, want);
     std::copy(start.begin(), start.end(), &c[0]);
     c.upload();
   });
@@ -168,6 +184,8 @@ inline void wgmma_s8(Report& report) {
   for (const bool accumulate : {false, true}) {
     ss_case<128, true>(report, accumulate);
     ss_case<64, true>(report, accumulate);
+    ss_case<128, true, true>(report, accumulate);
+    ss_case<64, true, true>(report, accumulate);
   }
 }
 inline void wgmma_e4m3_ss(Report& report) {

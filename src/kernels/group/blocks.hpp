@@ -107,7 +107,7 @@ struct BlockSums {
   }
   VCA_DEVICE static void run(const Params& p, Which which, int64_t items) {
     if (which == Which::new_orders && *p.any_cold == 0) return;
-    if (which == Which::old_orders && *p.most_passes == 0) return;
+    if (which == Which::old_orders && *p.any_warm == 0) return;
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
       const Piece at = piece_of(item, p.max_blocks);
       const Problem x = problem_at(p, at.whole);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// k-means in integers: start centroids, nearest centroid of every row, means.
+// k-means in integers: start centroids, nearest centroid of every row; means in update.hpp.
 //
 // Nearest: |c|^2 - 2 x.c on tensor cores, exact in int32. A score lies in (-2^22, 2^23), so
 // 256 |c|^2 - 512 x.c + t, 0 < t < 256, is one 32-bit key: its minimum is the nearest centroid and
@@ -62,8 +62,9 @@ struct StartCentroids {
 
 // Labels of the sample or of all rows: products of 64 rows by 128 centroids, one warpgroup each.
 // All centroids (up to kChunk) lie in shared memory; a CTA takes a run of items, so that it loads
-// them once a problem. Four warpgroups share the tensor cores of a processor: while one compares,
-// the others multiply.
+// them once a problem. Rows lie in registers: reading both operands of every product from shared
+// memory leaves no time for the base keys. Four warpgroups share the tensor cores of a processor:
+// while one compares, the others multiply.
 template <int kD, bool kSample>
 struct Assign {
   static constexpr int kThreads = 256;
@@ -79,9 +80,7 @@ struct Assign {
   static constexpr int64_t held(int64_t blocks) {
     return blocks < kChunk ? ceil_div(blocks, kTile) * kTile : kChunk;
   }
-  static int64_t smem_bytes(const Params& p) {
-    return (held(p.max_blocks) + kItemRows) * kD + held(p.max_blocks) * 4;
-  }
+  static int64_t smem_bytes(const Params& p) { return held(p.max_blocks) * (kD + 4); }
   static int64_t tiles(const Params& p) {
     const int64_t rows = p.max_blocks * kRows;
     return ceil_div(kSample ? max_sample(p, rows) : rows, kItemRows);
@@ -95,10 +94,12 @@ struct Assign {
     const auto last =
         static_cast<int32_t>(items * (ptx::cta_index() + int64_t{1}) / ptx::grid_size());
     int32_t loaded = -1;  // problem whose only chunk is in shared memory
+    Problem x;
+    x.index = -1;
     for (auto item = static_cast<int32_t>(items * ptx::cta_index() / ptx::grid_size()); item < last;
          ++item) {
       const Piece at = piece_of(item, tiles);
-      const Problem x = problem_at(p, at.whole);
+      if (x.index != at.whole) x = problem_at(p, at.whole);
       if (!clusters(p, x) || (kSample && iteration >= iterations_of(p, x))) continue;
       const int32_t m = kSample ? sample_size(p, x) : x.n;
       const int64_t row0 = int64_t{at.part} * kItemRows;
@@ -108,32 +109,33 @@ struct Assign {
   }
 
  private:
-  // Shared memory: centroids | rows of both warpgroups | base keys of the centroids.
-  VCA_DEVICE static ptx::SmemAddr rows_at(const Params& p, int group) {
-    return ptx::dynamic_smem() +
-           static_cast<uint32_t>((held(p.max_blocks) + group * kGroupRows) * kD);
-  }
+  static constexpr int kSteps = RowShare<kD>::kSteps;
+  // 16 rows of a warp as first operands.
+  struct Rows {
+    uint32_t step[kSteps][4];
+  };
+  // Shared memory: centroids | base keys of the centroids.
   VCA_DEVICE static int32_t* base_of(const Params& p) {
-    return shared_at<int32_t>((held(p.max_blocks) + kItemRows) * kD);
-  }
-  VCA_DEVICE static uint32_t offset_of(int row, int part) {
-    return ptx::swizzled_offset(static_cast<uint32_t>(row), static_cast<uint32_t>(part) * 16,
-                                kSwizzle);
-  }
-  VCA_DEVICE static void store(ptx::SmemAddr to, const Word4& w) {
-    ptx::st_shared_v4(to, ptx::Words4{{w.x, w.y, w.z, w.w}});
-  }
-  VCA_DEVICE static void sync_group(int group) {
-    ptx::bar_warp_sync();
-    ptx::bar_sync(static_cast<uint32_t>(1 + group), kGroupThreads);
+    return shared_at<int32_t>(held(p.max_blocks) * kD);
   }
 
   VCA_DEVICE static void load_centroids(const Params& p, const int8_t* from, int32_t n) {
     const int padded = (n + kTile - 1) / kTile * kTile;
+    // Which channel a product calls k does not matter, as long as both operands agree: the words
+    // that a lane of the first operand has in one load (RowShare) belong to different steps.
+    VCA_UNROLL_4
     for (int i = thread(); i < padded * kParts; i += kThreads) {
-      const int c = i / kParts;
-      store(ptx::dynamic_smem() + offset_of(c, i % kParts),
-            c < n ? load_word4(from + int64_t{i} * 16) : Word4{0, 0, 0, 0});
+      const int c = i / kParts, part = i % kParts;
+      ptx::Words4 to = {};
+      if (c < n) {
+        const auto* words = reinterpret_cast<const uint32_t*>(from + int64_t{c} * kD);
+        VCA_UNROLL
+        for (int t = 0; t < 4; ++t) to.word[t] = words[part / 4 * 16 + t * 4 + part % 4];
+      }
+      ptx::st_shared_v4(
+          ptx::dynamic_smem() + ptx::swizzled_offset(static_cast<uint32_t>(c),
+                                                     static_cast<uint32_t>(part) * 16, kSwizzle),
+          to);
     }
     ptx::fence_proxy_async_shared_cta();
     sync_threads(kThreads);
@@ -150,25 +152,25 @@ struct Assign {
     sync_threads(kThreads);
   }
 
-  VCA_DEVICE static void load_rows(const Params& p, const Problem& x, int group, int64_t first,
-                                   int32_t left) {
+  // The warp's rows of [first, first + left).
+  VCA_DEVICE static Rows load_rows(const Params& p, const Problem& x, int64_t first, int32_t left) {
     const int32_t* sampled = p.order + x.block0 * kRows + first;
     const int8_t* values = p.values + (x.row0 + (kSample ? 0 : first)) * kD;
-    const int own = thread() % kGroupThreads;
-    constexpr int kAtOnce = kGroupRows * kParts / kGroupThreads;
-    Word4 w[kAtOnce];
+    Rows out;
     VCA_UNROLL
-    for (int i = 0; i < kAtOnce; ++i) {
-      const int row = (i * kGroupThreads + own) / kParts, part = own % kParts;
-      w[i] = row < left
-                 ? load_word4(values + int64_t{kSample ? sampled[row] : row} * kD + part * 16)
-                 : Word4{0, 0, 0, 0};
+    for (int half = 0; half < 2; ++half) {
+      const int row = warp() % 4 * 16 + half * 8 + lane() / 4;
+      RowShare<kD> share = empty_share<kD>();
+      if (row < left)
+        share =
+            share_from_global<kD>(values + int64_t{kSample ? sampled[row] : row} * kD, lane() % 4);
+      VCA_UNROLL
+      for (int j = 0; j < kSteps; ++j) {
+        out.step[j][half] = share.low(j);
+        out.step[j][2 + half] = share.high(j);
+      }
     }
-    VCA_UNROLL
-    for (int i = 0; i < kAtOnce; ++i)
-      store(rows_at(p, group) + offset_of((i * kGroupThreads + own) / kParts, own % kParts), w[i]);
-    ptx::fence_proxy_async_shared_cta();
-    sync_group(group);
+    return out;
   }
 
   VCA_DEVICE static void label_rows(const Params& p, const Problem& x, int32_t m, int64_t row0,
@@ -176,7 +178,7 @@ struct Assign {
     const int group = thread() / kGroupThreads, t = lane() % 4;
     const int64_t first = row0 + group * kGroupRows;
     const auto left = static_cast<int32_t>(m - first < kGroupRows ? m - first : kGroupRows);
-    load_rows(p, x, group, first, left);
+    Rows rows = load_rows(p, x, first, left);
     const auto index = static_cast<int32_t>(x.index);
     const int8_t* centroids = p.centroids + x.block0 * kD;
     int32_t key[2] = {INT32_MAX, INT32_MAX}, nearest[2] = {0, 0};
@@ -187,7 +189,7 @@ struct Assign {
         load_centroids(p, centroids + int64_t{c0} * kD, n);
         loaded = x.k <= kChunk ? index : -1;
       }
-      meet_centroids(p, group, c0, n, key, nearest);
+      meet_centroids(p, rows, c0, n, key, nearest);
     }
     int32_t* labels = p.labels + x.row0 + first;
     VCA_UNROLL
@@ -196,26 +198,25 @@ struct Assign {
       const int32_t label = join_lanes(key[half] >> 8, nearest[half]);
       if (t == 0 && row < left) labels[row] = label;
     }
-    sync_group(group);  // all have read the rows
   }
 
-  VCA_DEVICE static void meet_centroids(const Params& p, int group, int32_t c0, int32_t n,
+  VCA_DEVICE static void meet_centroids(const Params& p, Rows& rows, int32_t c0, int32_t n,
                                         int32_t (&key)[2], int32_t (&nearest)[2]) {
     const int t = lane() % 4;
     const int32_t* base = base_of(p) + 2 * t;
-    const ptx::MatrixDesc a = ptx::matrix_desc(rows_at(p, group), kSwizzle);
     ptx::MatrixDesc b = ptx::matrix_desc(ptx::dynamic_smem(), kSwizzle);
     for (int32_t c = 0; c < n; c += kTile) {
       int32_t dot[64];
       ptx::wgmma_fence();
       VCA_UNROLL
-      for (uint32_t step = 0; step < kD / 32; ++step)
-        ptx::wgmma_m64n128k32_s32_s8_s8(dot, ptx::advance(a, step * 32), ptx::advance(b, step * 32),
-                                        step > 0);
+      for (uint32_t step = 0; step < kSteps; ++step)
+        ptx::wgmma_m64n128k32_s32_s8_s8(dot, rows.step[step], ptx::advance(b, step * 32), step > 0);
       ptx::wgmma_commit_group();
       ptx::wgmma_wait_group<0>();
       VCA_UNROLL
       for (int i = 0; i < 64; ++i) ptx::keep(dot[i]);
+      VCA_UNROLL
+      for (int i = 0; i < 4 * kSteps; ++i) ptx::keep(rows.step[i / 4][i % 4]);
       VCA_UNROLL
       for (int i = 0; i < 16; ++i) {
         const int32_t even = base[c + 8 * i], odd = base[c + 8 * i + 1];
@@ -244,83 +245,6 @@ struct Assign {
       }
     }
     return centroid;
-  }
-};
-
-// Centroids become the rounded means of their sampled rows: 16 channels a CTA, sums in shared
-// memory. Integer additions commute, so their order does not matter.
-struct Update {
-  static constexpr int kThreads = 384;
-  static constexpr int kMinBlocks = 3;
-  static constexpr int kChannels = 16;
-  static constexpr int kLanes = kChannels / 4;  // a row
-  static constexpr int kChunk = 1536;
-  static int64_t smem_bytes(const Params& p) {
-    return (p.max_blocks < kChunk ? p.max_blocks : kChunk) * (kChannels + 1) * 4;
-  }
-  VCA_DEVICE static void run(const Params& p, int32_t iteration, int64_t items) {
-    if (*p.any_cold == 0) return;
-    const int slices = p.d_pad / kChannels;
-    for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
-      const Piece at = piece_of(item, slices);
-      const Problem x = problem_at(p, at.whole);
-      if (!clusters(p, x) || iteration >= iterations_of(p, x)) continue;
-      for (int32_t c0 = 0; c0 < x.k; c0 += kChunk)
-        update(p, x, at.part * kChannels, c0, x.k - c0 < kChunk ? x.k - c0 : kChunk);
-    }
-  }
-
- private:
-  VCA_DEVICE static void update(const Params& p, const Problem& x, int channel0, int32_t c0,
-                                int32_t n) {
-    auto* sums = shared_at<int32_t>(0);
-    int32_t* counts = sums + n * kChannels;
-    for (int i = thread(); i < n * (kChannels + 1); i += kThreads) sums[i] = 0;
-    sync_threads(kThreads);
-    // A warp takes 32 rows: each lane looks up one, then four lanes a row add four channels each.
-    // The channels turn with the row, so that rows of one centroid fall into different banks.
-    const int32_t m = sample_size(p, x);
-    const int q = lane() / kLanes, word = lane() % kLanes;
-    const int32_t* sampled = p.order + x.block0 * kRows;
-    const int8_t* values = p.values + x.row0 * p.d_pad + channel0 + word * 4;
-    int32_t own = warp() * 32 + lane();
-    int32_t next_label = own < m ? p.labels[x.row0 + own] - c0 : -1;
-    int32_t next_row = own < m ? sampled[own] : 0;
-    for (int32_t first = warp() * 32; first < m; first += kThreads) {
-      const int32_t own_label = next_label, own_row = next_row;
-      own += kThreads;  // looked up while this turn adds
-      next_label = own < m ? p.labels[x.row0 + own] - c0 : -1;
-      next_row = own < m ? sampled[own] : 0;
-      uint32_t bytes[kLanes];
-      int32_t label[kLanes];
-      VCA_UNROLL
-      for (int j = 0; j < kLanes; ++j) {
-        const auto from = static_cast<uint32_t>(32 / kLanes * j + q);
-        const auto row =
-            static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(own_row), from));
-        label[j] = static_cast<int32_t>(ptx::shfl_sync_idx(static_cast<uint32_t>(own_label), from));
-        bytes[j] = *reinterpret_cast<const uint32_t*>(values + int64_t{row} * p.d_pad);
-      }
-      VCA_UNROLL
-      for (int j = 0; j < kLanes; ++j) {
-        if (label[j] < 0 || label[j] >= n) continue;
-        VCA_UNROLL
-        for (int b = 0; b < 4; ++b) {
-          const int turned = (b + q) & 3;
-          ptx::red_shared_add(&sums[label[j] * kChannels + word * 4 + turned],
-                              static_cast<int8_t>(bytes[j] >> (8 * turned)));
-        }
-        if (word == 0) ptx::red_shared_add(&counts[label[j]], 1);
-      }
-    }
-    sync_threads(kThreads);
-    for (int i = thread(); i < n * kChannels; i += kThreads) {
-      const int c = i / kChannels;
-      if (counts[c] > 0)
-        p.centroids[(x.block0 + c0 + c) * p.d_pad + channel0 + i % kChannels] =
-            static_cast<int8_t>(round_div(sums[i], counts[c]));
-    }
-    sync_threads(kThreads);
   }
 };
 

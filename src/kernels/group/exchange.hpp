@@ -26,7 +26,7 @@ struct Exchange {
     int32_t key[kPair];
     int32_t bins[kBins];  // keys in each of 256 equal parts of their range
     int32_t low[kD], total[kD];
-    uint32_t axis[kD / 2];  // the axis as 256 * high + low, in the order of an MMA's registers
+    int8_t axis[2][kD];  // high and low bytes of the axis
     int64_t norms[2 * kWarps];
     int32_t least[kWarps], most[kWarps], counts[kWarps];
     uint32_t moving[kWarps][kWarpRows / 4];  // bytes: rows of a warp that change sides
@@ -45,7 +45,7 @@ struct Exchange {
       load(p, s, work);
       const Work next =
           next_work(p, pass, work.item + static_cast<int32_t>(ptx::grid_size()), last);
-      exchange(p, s, work.a, work.b, next);
+      exchange(p, s, work.a, work.b);
       work = next;
       sync_threads(kThreads);
     }
@@ -81,18 +81,12 @@ struct Exchange {
     }
     return out;
   }
-  VCA_DEVICE static void exchange(const Params& p, Shared& s, int64_t a, int64_t b,
-                                  const Work& next) {
+  VCA_DEVICE static void exchange(const Params& p, Shared& s, int64_t a, int64_t b) {
     const bool first = thread() < kThreads / 2;
     Side side{{first, first}};
     bool moved = false;
     for (int i = 0; i < p.inner; ++i) {
       project(s);
-      if (i == 0 && next.values != nullptr) {
-        VCA_UNROLL
-        for (int j = 0; j < kOwn; ++j)
-          ptx::prefetch_global_l2(next.values + int64_t{next.rank[j]} * kD);
-      }
       for (int j = thread(); j < kBins; j += kThreads) s.bins[j] = 0;
       if (thread() == 0) s.n_listed = s.moved = 0;
       sync_threads(kThreads);
@@ -123,55 +117,59 @@ struct Exchange {
     sync_threads(kThreads);
     constexpr int kParts = kD / 16;
     const int part = thread() % kParts;
-    // Eight loads on the way: each would wait for the store before it.
-    constexpr int kAtOnce = 8;
-    VCA_UNROLL_1
-    for (int row0 = thread() / kParts; row0 < kPair; row0 += kAtOnce * kThreads / kParts) {
-      Word4 w[kAtOnce];
-      VCA_UNROLL
-      for (int i = 0; i < kAtOnce; ++i)
-        w[i] = load_word4(work.values + int64_t{s.rank[row0 + i * kThreads / kParts]} * kD +
-                          part * 16);
-      VCA_UNROLL
-      for (int i = 0; i < kAtOnce; ++i)
-        store_word4(s.rows + chunk_offset<kD>(row0 + i * kThreads / kParts, part), w[i]);
-    }
+    // All on the way at once, past the L1, which has no room for them beside six pairs.
+    VCA_UNROLL
+    for (int row = thread() / kParts, i = 0; i < kPair * kParts / kThreads;
+         ++i, row += kThreads / kParts)
+      ptx::cp_async_g2s_16(s.rows + chunk_offset<kD>(row, part),
+                           work.values + int64_t{s.rank[row]} * kD + part * 16);
+    ptx::cp_async_wait_all();
     sync_threads(kThreads);
   }
 
-  // axis = 256 * high + low, both signed bytes: |axis| <= 32512. Where a row's share has word
-  // `word` (bits.hpp), four words of the axis lie together: high and low bytes for that word and
-  // its neighbour.
+  // axis = 256 * high + low, both signed bytes: |axis| <= 32512.
   VCA_DEVICE static void set_axis(Shared& s, int channel, int32_t axis) {
-    const int word = channel / 4, chunk = word / 4, step = chunk / 4 * 2 + word % 4 / 2;
-    auto* to = reinterpret_cast<int8_t*>(s.axis) + ((step * 4 + chunk % 4) * 4 + word % 2 * 2) * 4 +
-               channel % 4;
     const int32_t low = static_cast<int8_t>(axis & 255);
-    to[0] = static_cast<int8_t>((axis - low) >> 8);
-    to[4] = static_cast<int8_t>(low);
+    s.axis[0][channel] = static_cast<int8_t>((axis - low) >> 8);
+    s.axis[1][channel] = static_cast<int8_t>(low);
   }
 
-  // The bytes of the axis are rows 0 and 8 of an MMA's first operand, eight rows the columns of its
-  // second: four lanes have both products of two rows each. A warp takes its own 64 rows.
+  // Four words of a row are the first operand of an MMA, its second and fourth as if they were
+  // those of a row eight below: row g meets the even words of the axis, row g + 8 the odd ones, so
+  // that a load of 16 bytes is an operand as it stands. Columns 0 and 1 of the second operand are
+  // the bytes of the even words, 2 and 3 those of the odd ones; lanes with t = 0 and t = 1 add up
+  // what belongs together. A warp takes its own 64 rows, 32 at once, so that products need not wait
+  // for each other.
   VCA_DEVICE static void project(Shared& s) {
     const int g = lane() / 4, t = lane() % 4;
-    Word4 axis[kSteps];
-    VCA_UNROLL
-    for (int j = 0; j < kSteps; ++j)
-      axis[j] = g == 0 ? load_word4(s.axis + (j * 4 + t) * 4) : Word4{0, 0, 0, 0};
+    constexpr int kChunks = RowShare<kD>::kChunks, kAtOnce = 4;
+    uint32_t low[kChunks] = {}, high[kChunks] = {};
+    if (g < 4) {
+      const RowShare<kD> axis = share_from_global<kD>(s.axis[g % 2], t);
+      VCA_UNROLL
+      for (int c = 0; c < kChunks; ++c) {
+        low[c] = g < 2 ? axis.chunk[c].x : axis.chunk[c].y;
+        high[c] = g < 2 ? axis.chunk[c].z : axis.chunk[c].w;
+      }
+    }
     ptx::bar_warp_sync();
     VCA_UNROLL
-    for (int i = 0; i < kWarpRows / 8; ++i) {
-      const int row = warp() * kWarpRows + i * 8;
-      const RowShare<kD> share = share_from_shared<kD>(s.rows, row + g, t);
-      int32_t dot[4] = {0, 0, 0, 0};
+    for (int i0 = 0; i0 < kWarpRows; i0 += 8 * kAtOnce) {
+      const int row0 = warp() * kWarpRows + i0 + g;
+      RowShare<kD> share[kAtOnce];
       VCA_UNROLL
-      for (int j = 0; j < kSteps; ++j)
-        ptx::mma_m16n8k32_s32_s8_s8(dot, axis[j].x, axis[j].y, axis[j].z, axis[j].w, share.low(j),
-                                    share.high(j));
-      if (g == 0) {
-        s.key[row + 2 * t] = 256 * dot[0] + dot[2];
-        s.key[row + 2 * t + 1] = 256 * dot[1] + dot[3];
+      for (int i = 0; i < kAtOnce; ++i) share[i] = share_from_shared<kD>(s.rows, row0 + 8 * i, t);
+      int32_t dot[kAtOnce][4] = {};
+      VCA_UNROLL
+      for (int c = 0; c < kChunks; ++c) VCA_UNROLL
+      for (int i = 0; i < kAtOnce; ++i)
+        ptx::mma_m16n8k32_s32_s8_s8(dot[i], share[i].chunk[c].x, share[i].chunk[c].y,
+                                    share[i].chunk[c].z, share[i].chunk[c].w, low[c], high[c]);
+      VCA_UNROLL
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int32_t part = t == 0 ? 256 * dot[i][0] + dot[i][1] : 256 * dot[i][2] + dot[i][3];
+        const int32_t sum = part + ptx::shfl_sync_bfly(part, 1);
+        if (t == 0) s.key[row0 + 8 * i] = sum;
       }
     }
     ptx::bar_warp_sync();

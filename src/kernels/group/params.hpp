@@ -101,6 +101,7 @@ struct Params {
   float* sigma_parts;        // [unit][2][kSigmaParts] largest magnitudes, sums of squares
   prep::TokenScale* scales;  // [unit]
   int32_t* any_cold;         // whether a unit starts cold: most kernels end at once where none does
+  int32_t* any_warm;         // the same of a warm start, as Decide left it
   int32_t* most_passes;      // of pair exchange, over the units
   uint8_t* token_wanted;     // [unit] whether an order is formed from its values
   uint64_t* fingerprint;     // [sub]
@@ -120,6 +121,7 @@ struct Params {
   int64_t* watched_norm2;   // [block] the same two of the watched blocks of the resulting order
   int32_t* watched_energy;  // [block]
   int32_t* tried;           // [block][kPairMemory]
+  int32_t* proposals;       // [block] its nearest block, of the first round
   int32_t* pairs;           // [block] a, b, a, b, ...
   int32_t* n_pairs;         // [problem]
 

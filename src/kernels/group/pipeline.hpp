@@ -12,6 +12,7 @@
 #include "kernels/group/state.hpp"
 #include "kernels/group/tokens.hpp"
 #include "kernels/group/tree.hpp"
+#include "kernels/group/update.hpp"
 #include "kernels/group/workspace.hpp"
 
 namespace vca::kernels::group {
@@ -21,7 +22,6 @@ enum class Grid { item_each, resident };
 
 template <int kD, class Launcher>
 void form_clusters(const Params& p, Launcher& launcher) {
-  const int64_t slices = p.n_problems * (p.d_pad / Update::kChannels);
   const bool kmeans = p.kind == spec::Grouping::kmeans;
   launcher.template launch<SampleRows>(Grid::item_each, p, p.n_problems * SampleRows::tiles(p));
   launcher.template launch<StartCentroids>(
@@ -30,7 +30,8 @@ void form_clusters(const Params& p, Launcher& launcher) {
     launcher.template launch<Assign<kD, true>>(Grid::resident, p,
                                                p.n_problems * Assign<kD, true>::tiles(p), i);
     if (!kmeans || i + 1 < p.iterations)
-      launcher.template launch<Update>(Grid::item_each, p, slices, i);
+      launcher.template launch<Update<kD>>(Grid::item_each, p, p.n_problems * Update<kD>::tiles(p),
+                                           i);
   }
   if (kmeans) return;
   launcher.template launch<Neighbours<kD>>(Grid::resident, p,
@@ -66,6 +67,8 @@ void form_orders(const Params& p, Launcher& launcher) {
   const int32_t passes =
       p.state == nullptr || p.cold_passes > p.warm_passes ? p.cold_passes : p.warm_passes;
   for (int32_t pass = 0; pass < passes; ++pass) {
+    launcher.template launch<Propose<kD>>(Grid::item_each, p, p.n_problems * Propose<kD>::tiles(p),
+                                          pass);
     launcher.template launch<Match<kD>>(Grid::item_each, p, p.n_problems, pass);
     launcher.template launch<Exchange<kD>>(Grid::resident, p, p.n_problems * (p.max_blocks / 2),
                                            pass);

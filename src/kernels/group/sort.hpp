@@ -142,8 +142,15 @@ struct Scatter {
       sync_threads(kThreads);
       int32_t* own = next + warp() * k;
       const int64_t begin = first + warp() * kWarpRows;
-      for (int64_t i = begin + lane(); i < min_i64(x.n, begin + kWarpRows); i += 32)
-        ptx::red_shared_add(&own[bucket_of(p, x, i)], 1);
+      int32_t bucket[kWarpRows / 32];  // of a lane's rows
+      VCA_UNROLL
+      for (int step = 0; step < kWarpRows / 32; ++step) {
+        const int64_t i = begin + step * 32 + lane();
+        bucket[step] = i < x.n ? bucket_of(p, x, i) : -1;
+      }
+      VCA_UNROLL
+      for (int step = 0; step < kWarpRows / 32; ++step)
+        if (bucket[step] >= 0) ptx::red_shared_add(&own[bucket[step]], 1);
       sync_threads(kThreads);
       const int32_t* start = histogram_of(p, x) + int64_t{at.part} * k;
       for (int c = thread(); c < k; c += kThreads) {
@@ -156,10 +163,11 @@ struct Scatter {
       }
       sync_threads(kThreads);
       int32_t* order = p.order + x.block0 * kRows;
+      VCA_UNROLL
       for (int step = 0; step < kWarpRows / 32; ++step) {
         const int64_t i = begin + step * 32 + lane();
-        const bool valid = i < x.n;
-        const int32_t c = valid ? bucket_of(p, x, i) : -1;
+        const int32_t c = bucket[step];
+        const bool valid = c >= 0;
         const uint32_t same = ptx::match_sync_any(static_cast<uint32_t>(c));
         const int32_t before = popcount(same & ((1u << lane()) - 1u));
         const int32_t place = valid ? own[c] : 0;

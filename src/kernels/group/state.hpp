@@ -52,8 +52,8 @@ struct Decide {
   static constexpr int kMinBlocks = 1;
   static int64_t smem_bytes(const Params&) { return 16; }
   VCA_DEVICE static void run(const Params& p, int64_t) {
-    auto* found = shared_at<int32_t>(0);  // a cold unit, most passes
-    if (thread() < 2) found[thread()] = 0;
+    auto* found = shared_at<int32_t>(0);  // a cold unit, most passes, a warm unit
+    if (thread() < 3) found[thread()] = 0;
     sync_threads(kThreads);
     for (int64_t unit = thread(); unit < p.n_units; unit += kThreads) {
       decide(p, unit);
@@ -63,11 +63,13 @@ struct Decide {
                  : u.start == Start::warm ? p.warm_passes
                                           : 0;
       if (u.start == Start::cold) found[0] = 1;
+      if (u.start == Start::warm) found[2] = 1;
       if (u.passes > 0) ptx::red_shared_max(&found[1], u.passes);
     }
     sync_threads(kThreads);
     if (thread() != 0) return;
     *p.any_cold = found[0];
+    *p.any_warm = found[2];
     *p.most_passes = found[1];
   }
   // Of a unit that starts cold.
@@ -131,6 +133,7 @@ struct Judge {
   static constexpr int kMinBlocks = 1;
   static int64_t smem_bytes(const Params&) { return 16 * (kThreads / 32); }
   VCA_DEVICE static void run(const Params& p, int64_t items) {
+    if (*p.any_warm == 0) return;
     for (int64_t unit = ptx::cta_index(); unit < items; unit += ptx::grid_size()) {
       if (p.units[unit].start == Start::warm) {
         const double f =

@@ -74,9 +74,10 @@ struct Layout {
   std::vector<Entry> entries;
   int64_t n_units = 0, n_problems = 0, places = 0;
   int64_t max_blocks = 0, max_unit_blocks = 0, max_labels = 1;
-  int64_t out_order, table, units, sigma_parts, scales, any_cold, most_passes, token_wanted,
-      fingerprint, values, order, labels, axes, projections, centroids, bucket, histogram, lists,
-      sums, means, norm2, energy, watched_norm2, watched_energy, tried, pairs, n_pairs;
+  int64_t out_order, table, units, sigma_parts, scales, any_cold, any_warm, most_passes,
+      token_wanted, fingerprint, values, order, labels, axes, projections, centroids, bucket,
+      histogram, lists, sums, means, norm2, energy, watched_norm2, watched_energy, tried, proposals,
+      pairs, n_pairs;
   // The resulting order comes first. What lies behind it, from order_end on, is read by the kernels
   // of a grouping only: memory for others once they are done.
   int64_t order_end = 0, bytes = 0;
@@ -136,6 +137,7 @@ inline Layout::Layout(const Request& request, const Shape& shape) {
   sigma_parts = take(n_units * 2 * kSigmaParts * 4);
   scales = take(n_units * static_cast<int64_t>(sizeof(prep::TokenScale)));
   any_cold = take(4);
+  any_warm = take(4);
   most_passes = take(4);
   token_wanted = take(n_units);
   fingerprint = take(static_cast<int64_t>(shape.subs.size()) * 8);
@@ -156,6 +158,7 @@ inline Layout::Layout(const Request& request, const Shape& shape) {
   watched_norm2 = take(blocks * 8);
   watched_energy = take(blocks * 4);
   tried = take(blocks * kPairMemory * 4);
+  proposals = take(blocks * 4);
   pairs = take(blocks * 4);
   n_pairs = take(n_problems * 4);
 }
@@ -221,6 +224,7 @@ inline Params device_params(const Request& request, const Layout& layout, const 
   p.sigma_parts = reinterpret_cast<float*>(base + layout.sigma_parts);
   p.scales = reinterpret_cast<prep::TokenScale*>(base + layout.scales);
   p.any_cold = ints(layout.any_cold);
+  p.any_warm = ints(layout.any_warm);
   p.most_passes = ints(layout.most_passes);
   p.token_wanted = base + layout.token_wanted;
   p.fingerprint = reinterpret_cast<uint64_t*>(base + layout.fingerprint);
@@ -240,6 +244,7 @@ inline Params device_params(const Request& request, const Layout& layout, const 
   p.watched_norm2 = reinterpret_cast<int64_t*>(base + layout.watched_norm2);
   p.watched_energy = ints(layout.watched_energy);
   p.tried = ints(layout.tried);
+  p.proposals = ints(layout.proposals);
   p.pairs = ints(layout.pairs);
   p.n_pairs = ints(layout.n_pairs);
   p.out_order = ints(layout.out_order);

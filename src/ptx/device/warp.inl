@@ -38,8 +38,12 @@ VCA_DEVICE void red_shared_min(uint64_t* at, uint64_t value) {
 VCA_DEVICE void red_shared_max(int32_t* at, int32_t value) { atomicMax(at, value); }
 VCA_DEVICE void red_shared_or(uint32_t* at, uint32_t value) { atomicOr(at, value); }
 
-VCA_DEVICE void prefetch_global_l2(const void* at) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(at));
+VCA_DEVICE void cp_async_g2s_16(void* to, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
+                   static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from)
+               : "memory");
 }
+VCA_DEVICE void cp_async_wait_all() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 }  // namespace vca::ptx

@@ -36,6 +36,7 @@ VCA_DEVICE void red_shared_min(uint64_t* at, uint64_t value) { *at = value < *at
 VCA_DEVICE void red_shared_max(int32_t* at, int32_t value) { *at = value > *at ? value : *at; }
 VCA_DEVICE void red_shared_or(uint32_t* at, uint32_t value) { *at |= value; }
 
-VCA_DEVICE void prefetch_global_l2(const void*) {}
+VCA_DEVICE void cp_async_g2s_16(void* to, const void* from) { emu::ops::copy_async_16(to, from); }
+VCA_DEVICE void cp_async_wait_all() { emu::ops::copy_async_wait(); }
 
 }  // namespace vca::ptx

@@ -23,6 +23,11 @@ VCA_DEVICE void wgmma_m64n128k32_s32_s8_s8(int32_t (&d)[64], MatrixDesc a, Matri
   emu::ops::wgmma({"wgmma.m64n128k32.s32.s8.s8", emu::MmaType::s8, 128, d, nullptr, a.bits(),
                    b.bits(), accumulate});
 }
+VCA_DEVICE void wgmma_m64n128k32_s32_s8_s8(int32_t (&d)[64], const uint32_t (&a)[4], MatrixDesc b,
+                                           bool accumulate) {
+  emu::ops::wgmma(
+      {"wgmma.m64n128k32.s32.s8.s8", emu::MmaType::s8, 128, d, a, 0, b.bits(), accumulate});
+}
 VCA_DEVICE void wgmma_m64n128k32_f32_e4m3_e4m3(float (&d)[64], MatrixDesc a, MatrixDesc b,
                                                bool accumulate) {
   emu::ops::wgmma({"wgmma.m64n128k32.f32.e4m3.e4m3", emu::MmaType::e4m3, 128, d, nullptr, a.bits(),
