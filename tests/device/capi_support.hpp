@@ -174,6 +174,9 @@ struct Problem {
                   {s / 3 + 8, s - s / 3 - 8, VCA_SEGMENT_SEQUENCE, 0}};
     host.segments = segments.empty() ? nullptr : segments.data();
     host.n_segments = static_cast<int64_t>(segments.size());
+    if (c.grouping != VCA_GROUPING_CUBES) return;
+    const int64_t grid[3] = {5, (segments.empty() ? s : segments[0].len) / 25, 5};
+    std::copy_n(grid, 3, host.grid);
   }
 
   void make_rope() {

@@ -117,7 +117,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, GroupKernels, testing::ValuesIn(tests::group_cas
 
 // Units under a policy, step by step: orders, f_g, and what the state remembers.
 void expect_steps(const GroupCase& shape, const core::Policy& policy,
-                  const std::vector<int32_t>& steps, double noise, double growth) {
+                  const std::vector<int32_t>& steps, double noise, double growth,
+                  const std::vector<int64_t>& without = {}) {
   GroupProblem problem(shape);
   int32_t step = 0;
   group::Request request = problem.request();
@@ -139,6 +140,7 @@ void expect_steps(const GroupCase& shape, const core::Policy& policy,
     step = steps[call];
     SCOPED_TRACE("call " + std::to_string(call) + ", step " + std::to_string(step));
     problem.set_values(call, noise + growth * static_cast<double>(call));
+    if (!without.empty()) problem.leave_out_keys_of(without[call]);
     reference.run(step);
     std::fill(regrouped.begin(), regrouped.end(), uint8_t{0});
     group::run_passes(request, layout, problem.params(), buffers.scratch(), group::Part::all,
@@ -204,6 +206,23 @@ TEST(GroupPolicy, WatchesSomeOfManyBlocks) {
                 .d = 24,
                 .grid = {16, 40, 60}},
                policy, {0, 2, 3, 4}, 0.3, 0.5);
+}
+
+// A batch without keys: no order is formed, `regrouped` says so, and its state is what it was, on
+// a first step, on a step that would have improved an order and on one that would have kept it.
+// -1: no batch.
+TEST(GroupPolicy, HeadsWithoutKeysAreLeftAlone) {
+  GroupCase shape{.name = "", .lens = {270}, .b = 2, .d = 64, .mask = true};
+  core::Policy policy = default_policy(40);
+  expect_steps(shape, policy, {0, 1, 2, 3, 4}, 0.3, 0.0, {1, -1, 1, 0, -1});
+  policy.window = 1;
+  for (const auto after : {VCA_AFTER_REUSE, VCA_AFTER_REFRESH_ON_DECAY}) {
+    policy.after = after;
+    expect_steps(shape, policy, {0, 1, 2, 3, 3}, 0.3, 0.2, {1, -1, 1, -1, 0});
+  }
+  policy.after = VCA_AFTER_IDENTITY;
+  shape.kind = spec::Grouping::kmeans;
+  expect_steps(shape, policy, {0, 1, 1}, 0.3, 0.2, {1, 0, -1});
 }
 
 // A buffer that nobody has initialised is neither believed nor written.

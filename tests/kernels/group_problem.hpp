@@ -53,6 +53,12 @@ class GroupProblem {
   GroupProblem& operator=(const GroupProblem&) = delete;
 
   void set_values(uint64_t step, double noise);
+  // From now on all keys are valid, but of batch `b` none.
+  void leave_out_keys_of(int64_t b) {
+    for (int64_t i = 0; i < shape.b * s_kv; ++i)
+      valid[static_cast<size_t>(i)] = i / s_kv == b ? 0 : 1;
+    rank_tokens();
+  }
 
   // What preprocessing hands over; pointers into host memory.
   kernels::prep::Params params() const {
@@ -201,6 +207,7 @@ inline void GroupProblem::make_subs() {
 }
 
 inline void GroupProblem::rank_tokens() {
+  n_valid.clear();
   for (size_t i = 0; i < subs.size(); ++i) {
     const kernels::prep::SubExtra& e = extra[i];
     int32_t rank = 0, block = 0;
@@ -270,6 +277,13 @@ class PolicyReference {
     spec::GroupingParams params;
     params.kind = problem_.shape.kind;
     core::HeadHistory& history = u.history;
+    const auto empty = [](const std::vector<int64_t>& tokens) { return tokens.empty(); };
+    if (std::all_of(input.valid_by_segment.begin(), input.valid_by_segment.end(), empty)) {
+      // Nothing to order, and nothing remembered.
+      u.order = input.valid_by_segment;
+      u.f = 0, u.regrouped = false;
+      return;
+    }
     const core::Action action = core::decide(policy_, step, history);
     u.regrouped = action == core::Action::regroup;
     if (u.regrouped) {

@@ -297,6 +297,8 @@ struct StoreUnit {
   VCA_DEVICE static void store(const Params& p, int64_t unit, double f, double f_watched) {
     const Unit& u = p.units[unit];
     p.units[unit].f = f;
+    // Without keys there is nothing to order, and the state keeps what it knows of earlier ones.
+    if (p.n_valid[unit / p.h_kv] == 0) return;
     const bool regrouped = u.start == Start::cold || u.start == Start::warm;
     if (p.regrouped != nullptr && regrouped)
       p.regrouped[p.subs[unit / p.h_kv].batch * p.h_kv + unit % p.h_kv] = 1;
