@@ -73,6 +73,7 @@ void require_apart_from_inputs(const Request& request, const void* workspace) {
   check_disjoint(memory, region_of("q", request.desc.q));
   check_disjoint(memory, region_of("k", request.desc.k));
   check_disjoint(memory, region_of("v", request.desc.v));
+  require_apart_from_arrays(request, memory, GroupState::bytes_needed(request));
 }
 
 void require_apart_from_outputs(const Request& request, const void* workspace) {

@@ -184,6 +184,24 @@ void require_room(const Request& request, const void* workspace, size_t bytes) {
                bytes);
 }
 
+void require_apart_from_arrays(const Request& request, const Region& workspace,
+                               int64_t state_bytes) {
+  const vca_attn_desc& d = request.desc;
+  const spec::Problem& p = request.problem;
+  const int64_t heads = p.batches * p.h_kv, angles = p.rope.len * (p.rope.rotated / 2);
+  const Region arrays[] = {
+      region_of_array("kv_lens", d.kv_lens, p.batches, sizeof(int32_t)),
+      region_of_array("key_mask", d.key_mask, p.batches * p.s_kv, 1),
+      region_of_array("rope.cos", p.rope.cos, angles, sizeof(float)),
+      region_of_array("rope.sin", p.rope.sin, angles, sizeof(float)),
+      region_of_array("step", d.step, 1, sizeof(int32_t)),
+      region_of_array("state", d.state, state_bytes, 1),
+      region_of_array("energy_removed", d.energy_removed, heads, sizeof(float)),
+      region_of_array("regrouped", d.regrouped, heads, 1),
+  };
+  for (const Region& array : arrays) check_disjoint(workspace, array);
+}
+
 void mark_unprepared(void* workspace) { std::memset(workspace, 0, sizeof(WorkspaceHeader)); }
 
 void mark_prepared(const Request& request, void* workspace) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/request.hpp"
+#include "core/tensor_check.hpp"
 #include "spec/operands.hpp"
 
 namespace vca::core {
@@ -72,5 +73,9 @@ void require_room(const Request& request, const void* workspace, size_t bytes);
 // `need` bytes at a multiple of `align`; `advice` says how to get such an address.
 void require_room(int64_t need, int64_t align, const char* advice, const void* workspace,
                   size_t bytes);
+// Refuses a workspace over what prepare reads or writes beside q, k and v: lengths, masks, tables,
+// step, a group state of `state_bytes`, reports.
+void require_apart_from_arrays(const Request& request, const Region& workspace,
+                               int64_t state_bytes);
 
 }  // namespace vca::core

@@ -5,6 +5,7 @@
 #endif
 
 #include <thread>
+#include <type_traits>
 
 #include "core/names.hpp"
 #include "core/workspace.hpp"
@@ -313,6 +314,25 @@ TEST(Workspace, AttendChecksItsOwnOutputs) {
   c.desc.lse = static_cast<float*>(c.desc.o.data);
   expect_refused(vca_attn_attend(&c.desc, workspace, bytes, nullptr), VCA_ERR_INVALID_ARGUMENT,
                  {"overlaps lse"});
+}
+
+TEST(Workspace, LiesOverNothingThatPrepareReadsOrWrites) {
+  Call c({1, 1, 1, 60, 60, 64});
+  size_t bytes = 0;
+  expect_ok(vca_attn_workspace(&c.desc, &bytes));
+  std::vector<uint8_t> buffer;
+  auto* workspace = static_cast<uint8_t*>(aligned(buffer, bytes));
+  const auto refused = [&](const char* name, auto vca_attn_desc::*field) {
+    vca_attn_desc d = c.desc;
+    d.*field = reinterpret_cast<std::remove_reference_t<decltype(d.*field)>>(workspace + 64);
+    for (const auto call : {vca_attn_prepare, vca_attn_run})
+      expect_refused(call(&d, workspace, bytes, nullptr), VCA_ERR_INVALID_ARGUMENT,
+                     {"output workspace overlaps", name});
+  };
+  refused("kv_lens", &vca_attn_desc::kv_lens);
+  refused("key_mask", &vca_attn_desc::key_mask);
+  refused("energy_removed", &vca_attn_desc::energy_removed);
+  refused("regrouped", &vca_attn_desc::regrouped);
 }
 
 // The output may take the place of q once q has been prepared.

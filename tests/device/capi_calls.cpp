@@ -228,6 +228,14 @@ TEST(CApi, RefusedCallsWriteNothing) {
                  "256-byte");
   expect_refused(vca_attn_run(&d, d.q.data, p.workspace_bytes, nullptr), VCA_ERR_INVALID_ARGUMENT,
                  "overlaps q");
+  d.kv_lens = reinterpret_cast<const int32_t*>(workspace);
+  expect_refused(vca_attn_run(&d, workspace, p.workspace_bytes, nullptr), VCA_ERR_INVALID_ARGUMENT,
+                 "overlaps kv_lens");
+  d = p.device;
+  d.regrouped = workspace + p.workspace_bytes - 1;
+  expect_refused(vca_attn_run(&d, workspace, p.workspace_bytes, nullptr), VCA_ERR_INVALID_ARGUMENT,
+                 "overlaps regrouped");
+  d = p.device;
   int pageable = 0;
   check(cudaDeviceGetAttribute(&pageable, cudaDevAttrPageableMemoryAccess, 0), "attribute");
   if (pageable == 0) {

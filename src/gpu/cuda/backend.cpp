@@ -208,6 +208,8 @@ void check_apart(const Request& request, const void* workspace, bool inputs, boo
     check_disjoint(memory, core::region_of("q", d.q));
     check_disjoint(memory, core::region_of("k", d.k));
     check_disjoint(memory, core::region_of("v", d.v));
+    core::require_apart_from_arrays(request, memory,
+                                    d.state != nullptr ? state_layout(request).bytes : 0);
   }
   if (outputs) {
     check_disjoint(memory, core::region_of("o", d.o));
