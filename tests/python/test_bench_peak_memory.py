@@ -119,6 +119,21 @@ def test_committed_files(path):
     assert done.returncode == 0 and "| vc8, token order |" in done.stdout
 
 
+def test_the_measured_figures_of_the_page_are_those_of_its_file():
+    (name,) = re.findall(r"`(bench/results/parts/memory-[\w-]+\.json)`", PAGE)
+    data = json.loads((ROOT / name).read_text())
+    assert f"driver {data['driver']}, {data['date'][:10]}, commit\n{data['commit']}, " in PAGE
+    have = {(row["call"], row["tokens"]): peak_memory.each(row) for row in data["rows"]}
+    at = lambda call, n=75600: f"{have[call, n]:.1f}"  # noqa: E731
+    plain, sage = "vc8, token order", peak_memory.SAGE
+    cold, warm = at("vc8, grouped, cold"), at("vc8, grouped, warm")
+    assert f"| {at(plain)} | {cold} cold, {warm} warm | {at(sage)}; {at(sage, 75648)} at 75,648" in PAGE
+    assert f"| {at('vc8, prepare')}, then {at('vc8, attend without q, k, v')} |" in PAGE
+    ours, theirs = (have[f"{call}, LSE", 75600] - have[call, 75600] for call in (plain, sage))
+    assert f"measured {ours:.1f} and {theirs:.1f}.\n" in PAGE
+    assert all(row["outside_bytes"] <= 0 for row in data["rows"])
+
+
 def test_without_a_gpu_it_says_so(tmp_path):
     done = subprocess.run(
         [sys.executable, ROOT / "bench" / "peak_memory.py", "--out", tmp_path],
