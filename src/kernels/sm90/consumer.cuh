@@ -6,17 +6,16 @@
 //   tensor             | PV(j) ........ | QK(j+1) ..... |
 //   registers  pack(j) ..... |          | merge(j)      | maximum, arguments (j+1)
 //
-// Meanwhile the other warpgroup's MMAs run. QK(j+1) before PV(j), with the merge a block later,
-// would give scores sooner and measures worse (docs/kernel-sm90.md).
+// Meanwhile the other warpgroup's MMAs run. What measures worse: docs/kernel-sm90.md.
 //
 // An iteration finds its stage loaded (not with real exponentials): the one before has waited for
 // it, behind arithmetic that hides the barrier's latency. That wait, and the branch on `moved_`,
 // are also where basic blocks end, which ptxas respects when it schedules: maxima | FFMAs | F2IP.
 //
 // The last iteration of a tile multiplies the first scores of the next one, whose softmax waits
-// until O has been stored (its registers would not suffice for both). It is a copy of its own, so
-// that the hot loop has no question about tiles in it. Every MMA is issued and awaited in the same
-// iteration: ptxas serialises wgmma whose accumulators cross the back edge (C7514).
+// until O is stored (registers do not suffice for both). It is a copy of its own: no question about
+// tiles in the hot loop. Every MMA is issued and awaited in one iteration: ptxas serialises wgmma
+// whose accumulators cross the back edge (C7514).
 #pragma once
 
 #include <type_traits>
