@@ -330,16 +330,27 @@ VCA_API vca_status vca_ref_blocks(const vca_attn_desc* desc, int64_t b, int64_t*
                                   int64_t* n_blocks);
 
 /* Group state: one buffer per attention layer (and guidance branch, unless share_cfg), owned by the
- * caller. */
+ * caller, where the tensors are: in host memory, 8-byte aligned, or in a device's, 256-byte
+ * aligned. VCA_ERR_STATE: NULL, misaligned, too few bytes, or (in host memory, which is read) no
+ * state of this version. VCA_ERR_INVALID_ARGUMENT: a state or blob that the CPU would have to read
+ * or write lies in memory of a device, or in memory that CUDA manages. */
 VCA_API vca_status vca_group_state_bytes(const vca_attn_desc* desc, size_t* bytes);
+/* Makes the buffer an empty state for desc. `state` lies where desc.device says. */
 VCA_API vca_status vca_group_state_init(const vca_attn_desc* desc, void* state, size_t bytes,
                                         void* stream);
-VCA_API vca_status vca_group_state_reset(void* state, size_t bytes,
-                                         void* stream); /* a new generation begins */
+/* A new generation begins: nothing is kept. The memory of `state` says whose it is; on a device,
+ * which is not waited for, `bytes` must hold the header (256), and one that holds no state, or a
+ * longer one than `bytes`, is left alone. */
+VCA_API vca_status vca_group_state_reset(void* state, size_t bytes, void* stream);
 /* A portable copy (versioned, little endian, checksummed) of a state in host memory. Size query:
- * blob NULL. */
+ * blob NULL. A state that was made for CUDA tensors has no such copy in this version, wherever its
+ * bytes are. state and blob: host memory. VCA_ERR_INVALID_ARGUMENT also where *blob_bytes is too
+ * small. */
 VCA_API vca_status vca_group_state_save(const void* state, size_t bytes, void* blob,
                                         size_t* blob_bytes);
+/* Makes the buffer the saved state, which must be of desc's shapes, segments and grouping, else
+ * VCA_ERR_STATE and the buffer is as it was. desc.device: VCA_DEVICE_CPU, else
+ * VCA_ERR_UNSUPPORTED. state and blob: host memory. */
 VCA_API vca_status vca_group_state_load(const vca_attn_desc* desc, void* state, size_t bytes,
                                         const void* blob, size_t blob_bytes);
 

@@ -48,6 +48,15 @@ Request validate_host(const vca_attn_desc* desc, const char* function) {
   return request;
 }
 
+// A buffer that the CPU reads or writes and that no call's device speaks for: following a device's
+// pointer here would end the process.
+void in_host_memory(const void* buffer, const char* name, const char* hint) {
+  if (buffer == nullptr || !vca::gpu::owns(buffer)) return;
+  invalid(std::string(name) + " lies in the memory of a CUDA device",
+          "a pointer to device or managed memory", "host memory", hint);
+}
+constexpr const char* kCopyBlob = "keep the blob in host memory, or copy it there first";
+
 void query_device(const Request& request, vca_attn_info& out) {
   const vca::gpu::Texts texts = vca::gpu::texts(request);
   out.target = VCA_TARGET_SM90;
@@ -228,6 +237,8 @@ vca_status vca_group_state_init(const vca_attn_desc* desc, void* state, size_t b
     const Request request = validate(desc, Use::query);
     if (request.on_device()) return vca::gpu::init_state(request, state, bytes, stream);
     no_stream(stream);
+    in_host_memory(state, "state",
+                   "set desc.device to the device of the tensors, or give a host buffer");
     GroupState::init(request, state, bytes);
   });
 }
@@ -244,6 +255,10 @@ vca_status vca_group_state_reset(void* state, size_t bytes, void* stream) {
 vca_status vca_group_state_save(const void* state, size_t bytes, void* blob, size_t* blob_bytes) {
   return guarded([&] {
     not_null(blob_bytes, "blob_bytes");
+    in_host_memory(state, "state",
+                   "copy a state of the CPU backend to host memory first; one that was made for "
+                   "CUDA tensors has another form, of which there is no portable copy");
+    in_host_memory(blob, "blob", kCopyBlob);
     GroupState opened(nullptr, const_cast<void*>(state), bytes);  // save() only reads
     const std::vector<uint8_t> out = opened.save();
     if (blob != nullptr) {
@@ -261,8 +276,11 @@ vca_status vca_group_state_save(const void* state, size_t bytes, void* blob, siz
 vca_status vca_group_state_load(const vca_attn_desc* desc, void* state, size_t bytes,
                                 const void* blob, size_t blob_bytes) {
   return guarded([&] {
-    GroupState::load_blob(validate_host(desc, "vca_group_state_load"), state, bytes,
-                          static_cast<const uint8_t*>(blob), blob_bytes);
+    const Request request = validate_host(desc, "vca_group_state_load");
+    in_host_memory(state, "state",
+                   "give a host buffer; a state for CUDA tensors begins with vca_group_state_init");
+    in_host_memory(blob, "blob", kCopyBlob);
+    GroupState::load_blob(request, state, bytes, static_cast<const uint8_t*>(blob), blob_bytes);
   });
 }
 

@@ -39,6 +39,7 @@ int64_t state_bytes(const core::Request& request);
 void init_state(const core::Request& request, void* state, size_t bytes, void* stream);
 // Whether a buffer is the device's (or managed), for functions that get no descriptor.
 bool owns(const void* memory);
+// VCA_ERR_STATE where the bytes or the address cannot be a state's.
 void reset_state(void* state, size_t bytes, void* stream);
 
 }  // namespace vca::gpu

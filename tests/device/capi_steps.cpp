@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The C ABI on device tensors, everything that preprocessing can be asked for: a hundred runs of
 // each recipe with a grouping, RoPE and Hadamard; the steps of a clip with a group state, called
-// one by one and replayed by one graph, a hundred calls with the same bits; groupings on two
-// streams.
+// one by one and replayed by one graph, a hundred calls with the same bits; states and blobs where
+// they may not be; groupings on two streams.
 #include <gtest/gtest.h>
 
 #include "device/capi_compare.hpp"
@@ -192,6 +192,79 @@ TEST(CApi, StepsOfAClipCalledAndReplayed) {
   check(cudaGraphDestroy(graph), "destroy");
   EXPECT_EQ(clip.p.broken_guard(), "");
   EXPECT_TRUE(clip.state->guards_intact());
+}
+
+void expect_refused(vca_status got, vca_status want, const std::vector<std::string>& words) {
+  EXPECT_EQ(got, want);
+  for (const std::string& word : words)
+    EXPECT_NE(std::strstr(vca_last_error(), word.c_str()), nullptr)
+        << vca_last_error() << "\nhas no: " << word;
+}
+
+// What the CPU would read or write there: each would end the process if it were followed.
+TEST(CApi, StatesAndBlobsInDeviceMemoryAreNotFollowedOnTheCpu) {
+  Clip clip(everything(VCA_RECIPE_VC8));
+  uint8_t* const on_device = clip.state->data();
+  const vca_attn_desc& host = clip.p.host;
+  size_t bytes = 0;
+  ASSERT_EQ(status_text(vca_group_state_bytes(&host, &bytes)), "");
+  std::vector<uint64_t> state(bytes / 8 + 1);
+  ASSERT_EQ(status_text(vca_group_state_init(&host, state.data(), bytes, nullptr)), "");
+  size_t blob_bytes = 0;
+  ASSERT_EQ(status_text(vca_group_state_save(state.data(), bytes, nullptr, &blob_bytes)), "");
+  std::vector<uint8_t> blob(blob_bytes);
+  ASSERT_EQ(status_text(vca_group_state_save(state.data(), bytes, blob.data(), &blob_bytes)), "");
+  const auto refused = [&](vca_status status, const std::string& which) {
+    expect_refused(status, VCA_ERR_INVALID_ARGUMENT,
+                   {which + " lies in the memory of a CUDA device", "host memory", "hint"});
+  };
+  const std::vector<uint8_t> before = clip.state->download();
+  size_t needed = blob_bytes;
+  refused(vca_group_state_save(on_device, clip.state->size(), nullptr, &needed), "state");
+  EXPECT_NE(std::strstr(vca_last_error(), "copy a state of the CPU backend to host memory first"),
+            nullptr)
+      << vca_last_error();
+  // Inside the allocation as well, and whatever the bytes are said to be.
+  refused(vca_group_state_save(on_device + 8, 0, blob.data(), &needed), "state");
+  refused(vca_group_state_save(state.data(), bytes, on_device, &needed), "blob");
+  refused(vca_group_state_load(&host, on_device, bytes, blob.data(), blob_bytes), "state");
+  refused(vca_group_state_load(&host, state.data(), bytes, on_device, blob_bytes), "blob");
+  refused(vca_group_state_init(&host, on_device, bytes, nullptr), "state");
+  expect_refused(
+      vca_group_state_load(&clip.p.device, on_device, clip.state->size(), blob.data(), blob_bytes),
+      VCA_ERR_UNSUPPORTED, {"host memory only"});
+  wait_for_device();
+  EXPECT_EQ(needed, blob_bytes) << "a refused call wrote the size";
+  EXPECT_TRUE(clip.state->download() == before) << "a refused call wrote the device's state";
+  // What a device's state holds is no state of the CPU's, in host memory either.
+  std::vector<uint64_t> copy(before.size() / 8 + 1);
+  std::memcpy(copy.data(), before.data(), before.size());
+  expect_refused(vca_group_state_save(copy.data(), before.size(), nullptr, &needed), VCA_ERR_STATE,
+                 {"not initialised"});
+  EXPECT_EQ(status_text(vca_group_state_load(&host, state.data(), bytes, blob.data(), blob_bytes)),
+            "");
+}
+
+TEST(CApi, ResetOfTooFewBytesOrAtAnOddAddressIsRefused) {
+  Clip clip(everything(VCA_RECIPE_VC8));
+  clip.set_step(0);
+  ASSERT_EQ(status_text(clip.p.run(nullptr)), "");
+  wait_for_device();
+  uint8_t* const state = clip.state->data();
+  const std::vector<uint8_t> kept = clip.state->download();
+  for (const size_t bytes : {size_t{0}, size_t{1}, size_t{255}})
+    expect_refused(vca_group_state_reset(state, bytes, nullptr), VCA_ERR_STATE,
+                   {"shorter than its header", "got " + std::to_string(bytes) + " bytes",
+                    "256 bytes of the header or more", "vca_group_state_init()"});
+  expect_refused(vca_group_state_reset(state + 8, clip.state->size() - 8, nullptr), VCA_ERR_STATE,
+                 {"not aligned", "leaves 8 modulo 256"});
+  // The header fits and the state does not: the device finds out, and leaves it alone.
+  EXPECT_EQ(status_text(vca_group_state_reset(state, clip.state->size() - 1, nullptr)), "");
+  wait_for_device();
+  EXPECT_TRUE(clip.state->download() == kept);
+  EXPECT_EQ(status_text(vca_group_state_reset(state, clip.state->size(), nullptr)), "");
+  wait_for_device();
+  EXPECT_FALSE(clip.state->download() == kept) << "there was nothing to forget";
 }
 
 TEST(CApi, GroupingsOnTwoStreamsAtOnce) {

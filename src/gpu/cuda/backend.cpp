@@ -337,6 +337,17 @@ bool owns(const void* memory) {
 }
 
 void reset_state(void* state, size_t bytes, void* stream) {
+  constexpr auto kHeader = static_cast<size_t>(kernels::group::kAlign_bytes);
+  const uintptr_t beyond = reinterpret_cast<uintptr_t>(state) % kWorkspaceAlign;
+  if (bytes < kHeader || beyond != 0)
+    core::fail(
+        VCA_ERR_STATE,
+        {"group state buffer is shorter than its header or not aligned",
+         std::to_string(bytes) + " bytes at an address that leaves " + std::to_string(beyond) +
+             " modulo " + std::to_string(kWorkspaceAlign),
+         "the " + std::to_string(kHeader) + " bytes of the header or more, at a multiple of " +
+             std::to_string(kWorkspaceAlign),
+         "give the buffer and the bytes that vca_group_state_init() got"});
   cudaPointerAttributes attributes{};
   check(cudaPointerGetAttributes(&attributes, state), "cudaPointerGetAttributes");
   const DeviceScope scope(attributes.device);
