@@ -1,25 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
 // Grouping on a GPU: permutations and f_g equal to the specification's, over the steps of a policy,
 // in graphs, a hundred times the same; then the time of every kernel at the 720p shape.
-//   group_test [--time-only | --test-only | --small]      --small: what a sanitizer gets through
+//   group_test [--time-only | --test-only | --small]
+// --small: what a sanitizer gets through, within VCA_TEST_SECONDS where that is set.
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <limits>
 
+#include "device/group_device.cuh"
 #include "device/group_timing.cuh"
 #include "device/video_values.hpp"
-#include "kernels/group/launch.hpp"
-#include "kernels/group_problem.hpp"
 #include "spec/grouping/kmeans.hpp"
 
 namespace vca {
 namespace {
 
 using namespace kernels;
+using tests::DeviceBytes;
 using tests::GroupCase;
 using tests::GroupProblem;
 using tests::median_ms;
+using tests::OnDevice;
 using tests::print;
 using tests::TimedLauncher;
+using tests::to_host;
 using tests::video_values;
 
 int failures = 0;
@@ -29,90 +34,30 @@ void expect(bool ok, const std::string& what) {
   std::printf("FAILED %s\n", what.c_str());
 }
 
-class DeviceBytes {
+// What there is no time for is left out and counted.
+class Budget {
  public:
-  explicit DeviceBytes(size_t n) : size_(n) { CHECK(cudaMalloc(&data_, n + 1)); }
-  ~DeviceBytes() { cudaFree(data_); }
-  DeviceBytes(const DeviceBytes&) = delete;
-  DeviceBytes& operator=(const DeviceBytes&) = delete;
-  void* data() const { return data_; }
-  size_t size() const { return size_; }
+  explicit Budget(double seconds = std::numeric_limits<double>::infinity()) : seconds_(seconds) {}
+  // Asked before each case.
+  bool allows_another() {
+    const std::chrono::duration<double> gone = std::chrono::steady_clock::now() - begin_;
+    if (gone.count() <= seconds_) return true;
+    ++left_out_;
+    return false;
+  }
+  int left_out() const { return left_out_; }
 
  private:
-  void* data_ = nullptr;
-  size_t size_;
-};
-template <class T>
-std::unique_ptr<DeviceBytes> to_device(const std::vector<T>& from) {
-  auto out = std::make_unique<DeviceBytes>(from.size() * sizeof(T));
-  CHECK(cudaMemcpy(out->data(), from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice));
-  return out;
-}
-template <class T>
-std::vector<T> to_host(const T* from, size_t n) {
-  std::vector<T> out(n);
-  CHECK(cudaMemcpy(out.data(), from, n * sizeof(T), cudaMemcpyDeviceToHost));
-  return out;
-}
-
-// A problem's arrays on the device, with scratch memory and a state.
-struct OnDevice {
-  std::unique_ptr<DeviceBytes> values, valid, subs, extra, segments, n_valid, tokens, scratch,
-      state, step;
-  prep::Params from;
-  group::Request request;
-  group::Layout layout;
-
-  OnDevice(const GroupProblem& p, bool with_state, const core::Policy& policy = {})
-      : values(to_device(p.bytes)),
-        valid(to_device(p.valid)),
-        subs(to_device(p.subs)),
-        extra(to_device(p.extra)),
-        segments(to_device(p.segment_state)),
-        n_valid(to_device(p.n_valid)),
-        tokens(to_device(p.tokens)),
-        from(p.params()),
-        request(p.request()),
-        layout(request, p.layout_shape()) {
-    from.v.data = values->data();
-    if (from.key_mask != nullptr) from.key_mask = static_cast<const uint8_t*>(valid->data());
-    from.subs = static_cast<SubInfo*>(subs->data());
-    from.extra = static_cast<const prep::SubExtra*>(extra->data());
-    from.segment_state = static_cast<prep::SegmentState*>(segments->data());
-    from.n_valid = static_cast<int32_t*>(n_valid->data());
-    from.tokens = static_cast<int32_t*>(tokens->data());
-    scratch = std::make_unique<DeviceBytes>(static_cast<size_t>(layout.bytes));
-    CHECK(cudaMemset(scratch->data(), 0xA5, scratch->size()));
-    if (!with_state) return;
-    const group::StateLayout s(layout.n_units, layout.places);
-    state = std::make_unique<DeviceBytes>(static_cast<size_t>(s.bytes));
-    step = std::make_unique<DeviceBytes>(4);
-    request.state = state->data();
-    request.state_hash = 77;
-    request.policy = policy;
-    request.step = static_cast<const int32_t*>(step->data());
-    CHECK(group::init_state(state->data(), 77, s, nullptr));
-  }
-  void set_step(int32_t x) { CHECK(cudaMemcpy(step->data(), &x, 4, cudaMemcpyHostToDevice)); }
-  void set_values(const GroupProblem& p) {
-    CHECK(cudaMemcpy(values->data(), p.bytes.data(), p.bytes.size(), cudaMemcpyHostToDevice));
-  }
-  void run(cudaStream_t stream = nullptr) {
-    CHECK(group::form_order(request, layout, from, scratch->data(), group::Part::all, stream));
-  }
-  group::Params params() const {
-    return group::device_params(request, layout, from, scratch->data());
-  }
-  std::vector<int32_t> order() const {
-    return to_host(params().out_order, static_cast<size_t>(layout.places));
-  }
-  std::vector<group::Unit> units() const {
-    return to_host(params().units, static_cast<size_t>(layout.n_units));
-  }
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  double seconds_;
+  int left_out_ = 0;
 };
 
-void test_cases(const std::vector<GroupCase>& cases) {
+void test_cases(const std::vector<GroupCase>& cases, Budget& budget) {
+  int run = 0;
   for (const GroupCase& c : cases) {
+    if (!budget.allows_another()) continue;
+    ++run;
     GroupProblem problem(c);
     OnDevice device(problem, false);
     device.run();
@@ -131,7 +76,7 @@ void test_cases(const std::vector<GroupCase>& cases) {
       expect(units[u].f == expected.f_g, std::string(c.name) + ": f_g");
     }
   }
-  std::printf("cases: %zu run, %d failures\n", cases.size(), failures);
+  std::printf("cases: %d run, %d failures\n", run, failures);
 }
 
 // More blocks than fit the shared memory of one turn, in every kernel that has turns.
@@ -189,9 +134,12 @@ void test_far_rows() {
   std::printf("far rows: f_g %.4f, %d failures\n", near.units()[0].f, failures);
 }
 
-void test_policies(const std::vector<int32_t>& clips) {
+void test_policies(const std::vector<int32_t>& clips, Budget& budget) {
+  int run = 0;
   for (const int32_t steps : clips) {
     for (const int32_t after : {VCA_AFTER_REFRESH_ON_DECAY, VCA_AFTER_REUSE, VCA_AFTER_IDENTITY}) {
+      if (!budget.allows_another()) continue;
+      ++run;
       GroupProblem problem({.name = "policy", .lens = {700, 200}, .h = 2, .d = 64});
       core::Policy policy;
       policy.steps = steps;
@@ -220,7 +168,7 @@ void test_policies(const std::vector<int32_t>& clips) {
       }
     }
   }
-  std::printf("policies: %d failures\n", failures);
+  std::printf("policies: %d run, %d failures\n", run, failures);
 }
 
 // Where cold k-means on the device leaves the specification, step by step.
@@ -387,21 +335,34 @@ void video(bool test) {
   CHECK(cudaStreamDestroy(stream));
 }
 
+// The states' kernels first, so that whatever time there is, they are seen.
+void test_small() {
+  const char* const seconds = std::getenv("VCA_TEST_SECONDS");
+  Budget budget = seconds != nullptr ? Budget(std::atof(seconds)) : Budget();
+  test_policies({4, 1}, budget);
+  test_cases(tests::group_cases(), budget);
+  std::printf("note: %d cases left out\n", budget.left_out());
+}
+
+void test_all() {
+  Budget all;
+  diagnose<64>();
+  diagnose<128>();
+  test_cases(tests::group_cases(), all);
+  test_cases(large_cases(), all);
+  test_far_rows();
+  test_policies({1, 4, 16, 40, 50}, all);
+}
+
 }  // namespace
 }  // namespace vca
 
 int main(int argc, char** argv) {
   const std::string what = argc > 1 ? argv[1] : "";
-  if (what != "--time-only") {
-    vca::diagnose<64>();
-    vca::diagnose<128>();
-    vca::test_cases(vca::tests::group_cases());
-    if (what != "--small") {
-      vca::test_cases(vca::large_cases());
-      vca::test_far_rows();
-    }
-    vca::test_policies(what == "--small" ? std::vector{1, 4} : std::vector{1, 4, 16, 40, 50});
-  }
+  if (what == "--small")
+    vca::test_small();
+  else if (what != "--time-only")
+    vca::test_all();
   if (what != "--small") vca::video(what != "--time-only");
   std::printf(vca::failures == 0 ? "group_test: passed\n" : "group_test: FAILED\n");
   return vca::failures == 0 ? 0 : 1;

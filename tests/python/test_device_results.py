@@ -170,6 +170,15 @@ def test_reports_of_googletest_are_counted():
         "cases": 3, "passed": 1, "failed": 1, "skipped": 1}  # fmt: skip
 
 
+def test_summaries_and_what_was_left_out_are_counted():
+    """device_group_test tells of its cases one by one only when they fail."""
+    text = "policies: 6 run, 0 failures\nFAILED length: order\ncases: 30 run, 1 failures\nnote: 9 cases left out\n"  # fmt: skip
+    assert collect.counts_of_lines(text) == {
+        "cases": 45, "passed": 35, "failed": 1, "skipped": 9}  # fmt: skip
+    nothing = collect.counts_of_lines("policies: 0 run, 0 failures\nnote: 50 cases left out\n")
+    assert nothing == {"cases": 50, "passed": 0, "failed": 0, "skipped": 50}
+
+
 def write_logs(logs, sanitizer_text):
     (logs / "clock_power.csv").write_text("1200, 300.5\n[N/A], 1\n1980, 690.1\n")
     (logs / "device_prep_test.log").write_text("a: equal\nall equal\n")
