@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Pictures and clips must be what other programs read back.
 #include <gtest/gtest.h>
+#include <malloc.h>
 #include <png.h>
 
 #include <algorithm>
@@ -115,6 +116,20 @@ INSTANTIATE_TEST_SUITE_P(Encoders, MediaVideo, testing::Values("libx264", "libvp
 TEST(Media, SameClipSameFile) {
   const Clip clip = moving_clip(5, 32, 32);
   EXPECT_EQ(encode_video(clip, 12).bytes, encode_video(clip, 12).bytes);
+}
+
+// The size of the demo's clips, with fresh memory full of other bytes each time: an encoder that
+// reads what nobody set writes other files.
+TEST(Media, SameClipSameFileWhateverMemoryHeld) {
+  const Clip clip = moving_clip(12, 208, 368);
+  std::vector<Bytes> files;
+  for (const int fill : {0x55, 0xAA, 0x01}) {
+    ASSERT_EQ(mallopt(M_PERTURB, fill), 1);
+    files.push_back(encode_video(clip, 12).bytes);
+  }
+  mallopt(M_PERTURB, 0);
+  EXPECT_EQ(files[0], files[1]);
+  EXPECT_EQ(files[0], files[2]);
 }
 
 TEST(Media, UnknownEncoderIsRefused) {
