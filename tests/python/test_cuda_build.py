@@ -2,6 +2,7 @@
 """The CUDA side without a GPU: the kernels and every device program compile for sm_90a, match the
 committed resource table, and the build refuses kernels that spill or serialise wgmma."""
 
+import itertools
 import json
 import os
 import pathlib
@@ -101,10 +102,10 @@ def test_memory_of_a_call_is_what_the_architecture_page_says(tree):
     plain, grouped, with_lse, state = (float(x) for x in text.split())
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = {}
-    for line in page[page.index("Memory, bytes a token and head") :].splitlines()[2:15]:
-        if line.startswith("| "):
-            name, *cells = (c.strip() for c in line.strip("| ").split(" | "))
-            table[name.strip("*")] = [[int(n) for n in re.findall(r"\d+", c)] for c in cells]
+    lines = page[page.index("Memory, bytes a token and head") :].splitlines()[2:]
+    for line in itertools.takewhile(lambda line: line.startswith("|"), lines):
+        name, *cells = (c.strip() for c in line.strip("| ").split(" | "))
+        table[name.strip("*")] = [[int(n) for n in re.findall(r"\d+", c)] for c in cells]
     asked = table["workspace"][0] + table["workspace"][1]
     assert [abs(a - b) < 0.5 for a, b in zip(asked, (plain, grouped))] == [True, True], (asked, text)
     assert abs(with_lse - plain - 4) < 0.1 and abs(state - 4) < 0.1, text
