@@ -4,15 +4,14 @@
 from __future__ import annotations
 
 import ctypes
-import datetime
 import json
 import math
-import subprocess
 import sys
 import time
 
 import ladder
 import ladder_table
+import schema
 
 HADAMARD_ON, KEPT_STEP = 1, 100
 
@@ -122,16 +121,6 @@ class Library:
         }  # fmt: skip
 
 
-def driver() -> str:
-    try:
-        return subprocess.run(
-            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-            capture_output=True, text=True, timeout=10, check=True,
-        ).stdout.split()[0]  # fmt: skip
-    except (OSError, subprocess.SubprocessError, IndexError):
-        return "unknown"
-
-
 def measure(args) -> int:
     """All rungs; the file holds those that are done. 1 when one of them failed or is missing."""
     import torch
@@ -146,8 +135,8 @@ def measure(args) -> int:
     torch._inductor.config.emulate_precision_casts = True
     say = lambda text: print(f"[{time.monotonic() - begun:5.1f} s] {text}", flush=True)  # noqa: E731
     data = {
-        "gpu": torch.cuda.get_device_name() if on_gpu else "CPU", "driver": driver() if on_gpu else "none",
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "gpu": torch.cuda.get_device_name() if on_gpu else "CPU", "driver": schema.driver() if on_gpu else "none",
+        "date": schema.utc_now(),
         "commit": args.commit, "software": {"torch": torch.__version__},
         "problem": {"heads": args.heads, "grid": list(args.grid), "tokens": math.prod(args.grid), "d": ladder.D},
         "compiled": not args.no_compile, "order": "random", "rungs": [], "token_order_ms": None, "faults": {},

@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import json
 import pathlib
-import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -180,7 +179,7 @@ def measure(args) -> dict:
     from peers import sage2
 
     data = {
-        "gpu": torch.cuda.get_device_name(), "driver": driver(), "date": schema.utc_now(), "commit": args.commit,
+        "gpu": torch.cuda.get_device_name(), "driver": schema.driver(), "date": schema.utc_now(), "commit": args.commit,
         "software": {"torch": torch.__version__}, "heads": HEADS, "d": D, "rows": [], "skipped": {},
     }  # fmt: skip
     reason = sage2.available(sage2.IMPLS[0])
@@ -196,16 +195,6 @@ def measure(args) -> dict:
 
         rows_of(tokens, add, not reason)
     return data
-
-
-def driver() -> str:
-    try:
-        return subprocess.run(
-            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
-            capture_output=True, text=True, timeout=10, check=True,
-        ).stdout.split()[0]  # fmt: skip
-    except (OSError, subprocess.SubprocessError, IndexError):
-        return "unknown"
 
 
 def main(argv: list[str]) -> int:

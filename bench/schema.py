@@ -30,6 +30,7 @@ import math
 import os
 import pathlib
 import re
+import subprocess
 import sys
 import tempfile
 
@@ -101,6 +102,18 @@ def make_row(problem: dict, impl: str, scope: str, grouping: str, ms: list[float
 def utc_now() -> str:
     """`date` of a file written now."""
     return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def driver() -> str:
+    """`driver` of a file written now, as nvidia-smi says it; "unknown" where it does not. For programs without
+    peers/cuda.py's Sensors, whose thread samples all the while."""
+    try:
+        return subprocess.run(
+            ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"],
+            capture_output=True, text=True, timeout=10, check=True,
+        ).stdout.split()[0]  # fmt: skip
+    except (OSError, subprocess.SubprocessError, IndexError):
+        return "unknown"
 
 
 def _is_number(x) -> bool:
