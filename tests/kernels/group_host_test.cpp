@@ -82,6 +82,40 @@ TEST(GroupClusters, LargeSamplesGetThreeIterations) {
   }
 }
 
+// However many centroids a CTA has, their means are the same; 79 centroids of 10,000 rows.
+TEST(GroupClusters, EveryShareOfCentroidsGivesTheSameMeans) {
+  using Update = group::Update<64>;
+  Grouped grouped({.name = "", .lens = {10000}, .d = 64});
+  const group::Params p = grouped.params();
+  const int32_t m = group::sample_size(p, group::problem_at(p, 0)), k = 79;
+  grouped.launcher.launch<group::SampleRows>(group::Grid::item_each, p,
+                                             group::SampleRows::tiles(p));
+  grouped.launcher.launch<group::StartCentroids>(
+      group::Grid::item_each, p, group::ceil_div(k, group::StartCentroids::kCentroids));
+  using Assign = group::Assign<64, true>;
+  grouped.launcher.launch<Assign>(group::Grid::resident, p, Assign::tiles(p), 0);
+  const std::vector<int8_t> start(p.centroids, p.centroids + k * 64);
+  std::vector<int32_t> sample(static_cast<size_t>(m));
+  for (int32_t i = 0; i < m; ++i)
+    sample[static_cast<size_t>(i)] = static_cast<int32_t>(int64_t{i} * 10000 / m);
+  const auto tokens = spec::grouping::quantise_tokens(grouped.problem.input(0, 0), {});
+  const auto expected = spec::grouping::lloyd(tokens, sample, k, 1, nullptr);
+  for (const int32_t share : {64, 32, 16, 2}) {
+    std::copy(start.begin(), start.end(), p.centroids);
+    grouped.launcher.launch<Update>(group::Grid::item_each, p, group::ceil_div(k, share), 0, share);
+    EXPECT_TRUE(std::equal(expected.values.begin(), expected.values.end(), p.centroids)) << share;
+  }
+}
+
+// 40 heads of 75,600 tokens; of 4,096; a Ulysses shard; one head.
+TEST(GroupClusters, FewCentroidsAreSharedByMoreProcessors) {
+  using Update = group::Update<128>;
+  EXPECT_EQ(Update::share(40, 591), 64);
+  EXPECT_EQ(Update::share(40, 32), 4);
+  EXPECT_EQ(Update::share(5, 591), 8);
+  EXPECT_EQ(Update::share(1, 8), 2);
+}
+
 // Pairs of three passes over the same means, ascending.
 template <int32_t kMostColumns, int32_t kTableRows>
 std::vector<std::vector<std::pair<int32_t, int32_t>>> pairs_of(const group::Params& p) {

@@ -26,12 +26,13 @@ void form_clusters(const Params& p, Launcher& launcher) {
   launcher.template launch<SampleRows>(Grid::item_each, p, p.n_problems * SampleRows::tiles(p));
   launcher.template launch<StartCentroids>(
       Grid::item_each, p, p.n_problems * ceil_div(p.max_blocks, StartCentroids::kCentroids));
+  const int32_t share = Update<kD>::share(p.n_problems, p.max_blocks);
   for (int32_t i = 0; i < p.iterations; ++i) {
     launcher.template launch<Assign<kD, true>>(Grid::resident, p,
                                                p.n_problems * Assign<kD, true>::tiles(p), i);
     if (!kmeans || i + 1 < p.iterations)
-      launcher.template launch<Update<kD>>(Grid::item_each, p, p.n_problems * Update<kD>::tiles(p),
-                                           i);
+      launcher.template launch<Update<kD>>(Grid::item_each, p,
+                                           p.n_problems * ceil_div(p.max_blocks, share), i, share);
   }
   if (kmeans) return;
   launcher.template launch<Neighbours<kD>>(Grid::resident, p,

@@ -6,7 +6,7 @@
 
 namespace vca::kernels::group {
 
-// 64 centroids of a problem. The rows labelled with them are listed centroid by centroid (a
+// Up to 64 centroids of a problem. The rows labelled with them are listed centroid by centroid (a
 // counting sort of up to kRowsAtOnce rows at a time), then the list is summed in even shares: the
 // rows of a centroid lie together, so that sums stay in registers until the centroid changes. In
 // which order rows of a centroid are listed does not matter: integer additions commute.
@@ -24,17 +24,26 @@ struct Update {
   };
   static_assert(kMinBlocks * (sizeof(Shared) + 1024) <= 228 * 1024);
   static int64_t smem_bytes(const Params&) { return sizeof(Shared); }
-  static int64_t tiles(const Params& p) { return ceil_div(p.max_blocks, kCentroids); }
+  // Centroids of a CTA: all 64, unless that leaves processors without work. Every CTA reads all
+  // labels, but sums the rows of its own centroids only: of a short video a CTA with all centroids
+  // sums the whole sample while others wait.
+  static constexpr int32_t kFewest = 2;
+  static constexpr int64_t kEnough = 2 * 132;  // two CTAs a processor of an H200
+  static int32_t share(int64_t problems, int64_t blocks) {
+    int32_t centroids = kCentroids;
+    while (centroids > kFewest && problems * ceil_div(blocks, centroids) < kEnough) centroids /= 2;
+    return centroids;
+  }
 
-  VCA_DEVICE static void run(const Params& p, int32_t iteration, int64_t items) {
+  VCA_DEVICE static void run(const Params& p, int32_t iteration, int32_t share, int64_t items) {
     if (*p.any_cold == 0) return;
     const int64_t tiles = items / p.n_problems;
     for (int64_t item = ptx::cta_index(); item < items; item += ptx::grid_size()) {
       const Piece at = piece_of(item, tiles);
       const Problem x = problem_at(p, at.whole);
-      const int32_t c0 = at.part * kCentroids;
+      const int32_t c0 = at.part * share;
       if (!clusters(p, x) || iteration >= iterations_of(p, x) || c0 >= x.k) continue;
-      update(p, x, c0, x.k - c0 < kCentroids ? x.k - c0 : kCentroids);
+      update(p, x, c0, x.k - c0 < share ? x.k - c0 : share);
       sync_threads(kThreads);
     }
   }
@@ -45,7 +54,7 @@ struct Update {
 
   VCA_DEVICE static void update(const Params& p, const Problem& x, int32_t c0, int32_t n) {
     auto& s = *shared_at<Shared>(0);
-    for (int i = thread(); i < kCentroids * kD; i += kThreads) s.sums[i] = 0;
+    for (int i = thread(); i < n * kD; i += kThreads) s.sums[i] = 0;
     if (thread() < kCentroids) s.counts[thread()] = 0;
     const int32_t m = sample_size(p, x);
     for (int32_t first = 0; first < m; first += kRowsAtOnce) {
