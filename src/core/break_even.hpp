@@ -31,7 +31,7 @@ struct BreakEven {
 inline constexpr const char* kAutoVariable = "VCATTN_AUTO";
 
 // Square shapes with 8, 24 and 40 heads, vc8 and vc8-turbo against the faster of FlashAttention-3
-// and cuDNN in BF16: bench/break_even.py, from bench/results/h200-20261130-3.json and
+// and cuDNN in BF16: bench/break_even.py, from bench/results/h200-20261130-4.json and
 // parts/h200-20261130-4.json. The table with every length: docs/benchmarking.md.
 // `anew` was measured on the first step of a run, which makes half the pair passes of a call
 // without a state.
