@@ -113,6 +113,32 @@ TEST(TileScheduler, ClustersGetEveryTileOnceInStep) {
   }
 }
 
+// 196,608 heads of 20,000 tiles: numbers of 32 bits, at the end of int32_t and behind it.
+TEST(TileScheduler, NumbersBehindInt32Max) {
+  const SubInfo sub = [] {
+    SubInfo s{};
+    s.q_len = 20000 * 128, s.n_q_tiles = 20000, s.n_blocks = 1;
+    return s;
+  }();
+  AttentionParams params{};
+  params.subs = &sub;
+  params.n_subs = 1;
+  params.h_q = params.h_kv = 196608;
+  params.max_q_tiles = 20000;
+  for (const uint32_t number : {2147483647u, 2147483648u, 3900000001u}) {
+    Tile tile{};
+    emu::LaunchConfig config;
+    config.threads = 32;
+    emu::launch(config, [&] {
+      if (ptx::thread_index() == 0) tile = TileScheduler<1>(params, number).next();
+    });
+    EXPECT_TRUE(tile.valid);
+    EXPECT_EQ(tile.q_tile, int64_t{number});
+    EXPECT_EQ(tile.head, static_cast<int32_t>(number / 20000));
+    EXPECT_EQ(tile.row0, static_cast<int32_t>(number % 20000 * 128));
+  }
+}
+
 TEST(TileScheduler, GridIsEvenAndNoLargerThanTheWork) {
   const Schedule schedule;
   // 4 sub-problems x 6 heads x at most 4 tiles.
