@@ -107,13 +107,74 @@ TEST(GroupClusters, EveryShareOfCentroidsGivesTheSameMeans) {
   }
 }
 
-// 40 heads of 75,600 tokens; of 4,096; a Ulysses shard; one head.
+// Two lists of rows (10,240 are listed at once), in the first of which nearly all rows have one
+// centroid, so that sums in 16 bits are passed on before they overflow: channels below 64 are
+// large. Others have no rows and stay, and the problems beside it have fewer centroids than a CTA.
+TEST(GroupClusters, ACentroidMayHaveNearlyAllRowsOfSeveralLists) {
+  using Update = group::Update<128>;
+  constexpr int kD = 128;
+  const GroupCase shape{.name = "",
+                        .kind = spec::Grouping::kmeans,
+                        .lens = {10400, 1, 129, 300},
+                        .d = kD,
+                        .values = tests::Values::zeros,
+                        .sequences = true};
+  GroupProblem problem(shape);
+  const group::Request request = problem.request();
+  const group::Layout layout(request, problem.layout_shape());
+  Buffers buffers(layout);
+  EmulatorLauncher launcher;
+  group::run_passes(request, layout, problem.params(), buffers.scratch(), group::Part::scales,
+                    launcher);
+  const group::Params p =
+      group::device_params(request, layout, problem.params(), buffers.scratch());
+  launcher.launch<group::SampleRows>(group::Grid::item_each, p,
+                                     p.n_problems * group::SampleRows::tiles(p));
+  const auto size = static_cast<size_t>(layout.places / group::kRows * kD);
+  tests::Random random(3);
+  for (size_t i = 0; i < size; ++i) p.centroids[i] = static_cast<int8_t>(random.next() % 255 - 127);
+  const std::vector<int8_t> start(p.centroids, p.centroids + size);
+  std::vector<int8_t> expected = start;
+  for (int64_t index = 0; index < p.n_problems; ++index) {
+    const group::Problem x = group::problem_at(p, index);
+    spec::grouping::Tokens tokens{.d_pad = kD, .values = {}, .segments = {}, .original = {}};
+    std::vector<int32_t> rows, labels;
+    for (int32_t row = 0; row < x.n; ++row) {
+      for (int i = 0; i < kD; ++i) {
+        const auto r = static_cast<int>(random.next() % 255);
+        const int value = i < 64 ? 127 - r % 16 : r - 127;
+        p.values[(x.row0 + row) * kD + i] = static_cast<int8_t>(value);
+        tokens.values.push_back(static_cast<int16_t>(value));
+      }
+      rows.push_back(row);
+      labels.push_back(row % 97 == 3 ? row / 97 % x.k / 3 * 3 : x.k / 2);
+      p.labels[x.row0 + row] = labels.back();
+    }
+    if (x.n <= group::kRows) continue;  // no clusters
+    spec::grouping::Centroids means{kD, {}};
+    const auto first = static_cast<size_t>(x.block0 * kD), n = static_cast<size_t>(x.k * kD);
+    for (size_t i = 0; i < n; ++i) means.values.push_back(start[first + i]);
+    const std::vector<int32_t> counts = spec::grouping::update(tokens, rows, labels, &means);
+    EXPECT_EQ(std::count(counts.begin(), counts.end(), 0) > 0, x.k > 2);
+    for (size_t i = 0; i < n; ++i) expected[first + i] = static_cast<int8_t>(means.values[i]);
+  }
+  EXPECT_EQ(Update::share(p.n_problems, p.max_blocks), 2);
+  for (const int32_t share : {2, 8, 64}) {
+    std::copy(start.begin(), start.end(), p.centroids);
+    launcher.launch<Update>(group::Grid::item_each, p,
+                            p.n_problems * group::ceil_div(p.max_blocks, share), 0, share);
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), p.centroids)) << share;
+  }
+}
+
+// 40 heads of 75,600 tokens; of 4,096; a Ulysses shard; one head; the ragged case.
 TEST(GroupClusters, FewCentroidsAreSharedByMoreProcessors) {
   using Update = group::Update<128>;
   EXPECT_EQ(Update::share(40, 591), 64);
   EXPECT_EQ(Update::share(40, 32), 4);
   EXPECT_EQ(Update::share(5, 591), 8);
   EXPECT_EQ(Update::share(1, 8), 2);
+  EXPECT_EQ(Update::share(90, 9), 4);
 }
 
 // Pairs of three passes over the same means, ascending.

@@ -309,6 +309,19 @@ class PolicyReference {
   std::vector<Unit> units_;
 };
 
+// 90 problems of 0 to 9 blocks, most of them too short to be grouped. A CTA of `Update` gets four
+// centroids of them; problems of two or three have fewer, those of five and nine one more.
+inline GroupCase ragged_case() {
+  GroupCase c{.name = "ragged",
+              .kind = spec::Grouping::kmeans,
+              .lens = {129, 0, 1100, 128, 1, 257, 640, 127, 300},
+              .h = 2,
+              .d = 64,
+              .sequences = true};
+  while (c.lens.size() < 45) c.lens.push_back(static_cast<int64_t>(c.lens.size() % 4));
+  return c;
+}
+
 inline std::vector<GroupCase> group_cases() {
   using spec::Grouping;
   std::vector<GroupCase> c;
@@ -357,6 +370,7 @@ inline std::vector<GroupCase> group_cases() {
                  .mask = mask,
                  .grid = {7, 9, 11}});
   c.push_back({.name = "identity", .kind = Grouping::identity, .lens = {300, 70}, .d = 64});
+  c.push_back(ragged_case());
   return c;
 }
 
