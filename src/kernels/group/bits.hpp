@@ -130,6 +130,15 @@ VCA_DEVICE int32_t round_div(int32_t num, int32_t den) {
 VCA_DEVICE int thread() { return static_cast<int>(ptx::thread_index()); }
 VCA_DEVICE int lane() { return static_cast<int>(ptx::thread_index() % 32); }
 VCA_DEVICE int warp() { return static_cast<int>(ptx::thread_index() / 32); }
+// Inclusive prefix sum over the lanes of a warp.
+VCA_DEVICE int32_t sum_up_to_lane(int32_t x) {
+  for (uint32_t distance = 1; distance < 32; distance *= 2) {
+    const auto below = static_cast<int32_t>(ptx::shfl_sync_idx(
+        static_cast<uint32_t>(x), (static_cast<uint32_t>(lane()) - distance) & 31u));
+    if (static_cast<uint32_t>(lane()) >= distance) x += below;
+  }
+  return x;
+}
 
 VCA_DEVICE int32_t min3(int32_t a, int32_t b, int32_t c) {
 #if defined(__CUDACC__)

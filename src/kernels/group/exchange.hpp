@@ -245,12 +245,7 @@ struct Exchange {
     int32_t sum = 0;
     VCA_UNROLL
     for (int i = 0; i < 8; ++i) sum += count[i];
-    int32_t up_to = sum;
-    for (uint32_t distance = 1; distance < 32; distance *= 2) {
-      const auto below = static_cast<int32_t>(ptx::shfl_sync_idx(
-          static_cast<uint32_t>(up_to), (static_cast<uint32_t>(lane()) - distance) & 31u));
-      if (static_cast<uint32_t>(lane()) >= distance) up_to += below;
-    }
+    const int32_t up_to = sum_up_to_lane(sum);
     Border out{lane() * 8, 0, kRows - (up_to - sum)};
     const bool here = out.need > 0 && out.need <= sum;
     if (here) {

@@ -93,12 +93,7 @@ struct HistogramSums {
           for (int32_t i = 0; i < tiles; ++i) total += table[int64_t{i} * k + c];
         }
         // Inclusive scan of the block.
-        int32_t sum = total;
-        for (uint32_t distance = 1; distance < 32; distance *= 2) {
-          const auto below = static_cast<int32_t>(ptx::shfl_sync_idx(
-              static_cast<uint32_t>(sum), (static_cast<uint32_t>(lane()) - distance) & 31u));
-          if (static_cast<uint32_t>(lane()) >= distance) sum += below;
-        }
+        const int32_t sum = sum_up_to_lane(total);
         if (lane() == 31) of_warp[warp()] = sum;
         sync_threads(kThreads);
         int32_t before = carry, all = carry;

@@ -184,12 +184,7 @@ struct SplitNodes {
       constexpr int kOwn = kBins / 32;
       int32_t own = 0;
       for (int i = 0; i < kOwn; ++i) own += s.bins[lane() * kOwn + i];
-      int32_t up_to = own;
-      for (uint32_t distance = 1; distance < 32; distance *= 2) {
-        const auto below = static_cast<int32_t>(ptx::shfl_sync_idx(
-            static_cast<uint32_t>(up_to), (static_cast<uint32_t>(lane()) - distance) & 31u));
-        if (static_cast<uint32_t>(lane()) >= distance) up_to += below;
-      }
+      const int32_t up_to = sum_up_to_lane(own);
       int32_t before = up_to - own;
       if (before < need && need <= up_to) {
         int i = 0;

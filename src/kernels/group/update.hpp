@@ -84,12 +84,7 @@ struct Update {
     static_assert(kCentroids == 64);
     if (warp() == 0) {
       const int32_t even = s.last[2 * lane()], odd = s.last[2 * lane() + 1];
-      int32_t sum = even + odd;
-      for (uint32_t distance = 1; distance < 32; distance *= 2) {
-        const auto below = static_cast<int32_t>(ptx::shfl_sync_idx(
-            static_cast<uint32_t>(sum), (static_cast<uint32_t>(lane()) - distance) & 31u));
-        if (static_cast<uint32_t>(lane()) >= distance) sum += below;
-      }
+      const int32_t sum = sum_up_to_lane(even + odd);
       s.counts[2 * lane()] += even;
       s.counts[2 * lane() + 1] += odd;
       // First places; every row that is listed moves its centroid's place on.
