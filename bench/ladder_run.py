@@ -145,7 +145,7 @@ def measure(args) -> int:
     def save():
         if args.out:
             args.out.parent.mkdir(parents=True, exist_ok=True)
-            args.out.write_text(json.dumps(data, indent=1) + "\n")
+            schema.write_text(args.out, json.dumps(data, indent=1) + "\n")
 
     heads = sorted({0, args.heads - 1})
     x = ladder.inputs(args.heads, tuple(args.grid), args.device)

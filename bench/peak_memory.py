@@ -30,6 +30,8 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "python")]
 
+import schema  # noqa: E402
+
 HEADS, D, TOKENS = 40, 128, (75600, 75648)
 SAGE = "SageAttention2"
 # Bytes a token and head of the page, at tokens that are (not) a multiple of 128.
@@ -175,7 +177,6 @@ def rows_of(tokens: int, add, sage: bool) -> None:
 def measure(args) -> dict:
     import torch
 
-    import schema
     from peers import sage2
 
     data = {
@@ -218,7 +219,7 @@ def main(argv: list[str]) -> int:
         args.out.mkdir(parents=True, exist_ok=True)
         gpu = "h200" if "H200" in data["gpu"] else "gpu"
         path = args.out / f"memory-{gpu}-{data['date'][:10].replace('-', '')}.json"
-        path.write_text(json.dumps(data, indent=1) + "\n")
+        schema.write_text(path, json.dumps(data, indent=1) + "\n")
         print(path)
     print(table(data))
     print(f"outside of torch's allocator: {max((r['outside_bytes'] for r in data['rows']), default=0):,} bytes at most")

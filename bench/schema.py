@@ -290,14 +290,13 @@ def to_text(data: dict) -> str:
     return "\n".join(["{", *lines, '  "rows": [', rows, "  ]", "}"]) + "\n"
 
 
-def write(path, data: dict, *, full: bool | None = None) -> None:
-    """Checks, then writes the whole file or nothing."""
+def write_text(path, text: str) -> None:
+    """Writes the whole file or nothing."""
     path = pathlib.Path(path)
-    check(data, path, full=full)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=path.name, suffix=".part",
                                      delete=False, encoding="utf-8") as part:  # fmt: skip
         try:
-            part.write(to_text(data))
+            part.write(text)
             part.flush()
             os.fsync(part.fileno())
             os.chmod(part.name, 0o644)
@@ -305,6 +304,12 @@ def write(path, data: dict, *, full: bool | None = None) -> None:
         except BaseException:
             os.unlink(part.name)
             raise
+
+
+def write(path, data: dict, *, full: bool | None = None) -> None:
+    """Checks, then writes the whole file or nothing."""
+    check(data, pathlib.Path(path), full=full)
+    write_text(path, to_text(data))
 
 
 def main(paths: list[str]) -> int:

@@ -38,6 +38,8 @@ import re
 import statistics
 from typing import Any
 
+import schema
+
 ROOT_KEYS = ("gpu", "driver", "date", "commit", "software", "models")
 MODEL_KEYS = ("model", "code", "clip", "tokens", "heads", "layers", "steps", "forwards_per_step",
               "batch", "note", "experts", "backends", "between_ms", "rows", "stages", "clips")  # fmt: skip
@@ -262,11 +264,9 @@ def to_text(data: dict) -> str:
 
 
 def write(path: pathlib.Path, data: dict) -> None:
-    """Checks, then writes."""
+    """Checks, then writes the whole file or nothing."""
     check(data, str(path))
-    part = path.with_suffix(".part")
-    part.write_text(to_text(data), encoding="utf-8")
-    part.replace(path)
+    schema.write_text(path, to_text(data))
 
 
 def merge(files: list[dict]) -> dict:
