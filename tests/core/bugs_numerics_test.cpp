@@ -45,12 +45,9 @@ TEST(BugB09, FewKeysAndPoisonedMemory) {
        {"b9 hq12 hkv12 sq20 skv20 d128 bf16 nhd", "b1 hq9 hkv9 sq20 skv20 d128 bf16 nhd",
         "b1 hq1 hkv1 sq1001 skv503 d64 bf16 nhd"}) {
     Call c(problem);
-    size_t bytes = 0;
-    expect_ok(vca_attn_workspace(&c.desc, &bytes));
-    std::vector<uint8_t> buffer;
-    void* workspace = aligned(buffer, bytes);
-    std::fill(buffer.begin(), buffer.end(), uint8_t{0xFF});  // NaN in every format
-    expect_ok(vca_attn_run(&c.desc, workspace, bytes, nullptr));
+    Room room(c);
+    std::fill(room.buffer.begin(), room.buffer.end(), uint8_t{0xFF});  // NaN in every format
+    expect_ok(vca_attn_run(&c.desc, room.data, room.bytes, nullptr));
     EXPECT_LT(rel_l2(c, oracle(c)), kUnitNormalError) << problem;
   }
 }

@@ -62,15 +62,12 @@ TEST(FourBit, PrepareThenAttendNeedsNoInputs) {
     c.desc.recipe = recipe;
     expect_ok(c.run());
     const std::vector<uint8_t> want = c.o.bytes();
-    size_t bytes = 0;
-    expect_ok(vca_attn_workspace(&c.desc, &bytes));
-    std::vector<uint8_t> buffer(bytes + 64);
-    void* workspace = aligned(buffer, bytes);
-    expect_ok(vca_attn_prepare(&c.desc, workspace, bytes, nullptr));
+    Room room(c);
+    expect_ok(vca_attn_prepare(&c.desc, room.data, room.bytes, nullptr));
     for (Tensor* t : {&c.q, &c.k, &c.v})
       std::fill(t->bytes().begin(), t->bytes().end(), uint8_t{0xFF});
     std::fill(c.o.bytes().begin(), c.o.bytes().end(), uint8_t{0});
-    expect_ok(vca_attn_attend(&c.desc, workspace, bytes, nullptr));
+    expect_ok(vca_attn_attend(&c.desc, room.data, room.bytes, nullptr));
     EXPECT_EQ(c.o.bytes(), want) << vca_recipe_str(recipe);
   }
 }

@@ -335,4 +335,17 @@ inline void* aligned(std::vector<uint8_t>& buffer, size_t bytes) {
   return buffer.data() + (64 - at % 64) % 64;
 }
 
+// A workspace of the size that a call asks for, zeros; `buffer` holds it and 64 bytes more.
+struct Room {
+  size_t bytes = 0;
+  std::vector<uint8_t> buffer;
+  uint8_t* data;
+  explicit Room(const Call& c) {
+    expect_ok(vca_attn_workspace(&c.desc, &bytes));
+    data = static_cast<uint8_t*>(aligned(buffer, bytes));
+  }
+  Room(const Room&) = delete;
+  Room& operator=(const Room&) = delete;
+};
+
 }  // namespace vca::test

@@ -194,16 +194,14 @@ TEST_P(Split, InputsMayBeFreedInBetween) {
   std::fill(c.o.bytes().begin(), c.o.bytes().end(), uint8_t{0x11});
   std::fill(c.lse.begin(), c.lse.end(), 0.0f);
 
-  size_t bytes = 0;
-  expect_ok(vca_attn_workspace(&c.desc, &bytes));
-  std::vector<uint8_t> buffer;
-  void* workspace = aligned(buffer, bytes);
-  std::fill(buffer.begin(), buffer.end(), uint8_t{0xEE});  // nothing in it is assumed to be zero
-  expect_ok(vca_attn_prepare(&c.desc, workspace, bytes, nullptr));
+  Room room(c);
+  // Nothing in it is assumed to be zero.
+  std::fill(room.buffer.begin(), room.buffer.end(), uint8_t{0xEE});
+  expect_ok(vca_attn_prepare(&c.desc, room.data, room.bytes, nullptr));
   for (Tensor* t : {&c.q, &c.k, &c.v})
     std::fill(t->bytes().begin(), t->bytes().end(), uint8_t{0xFF});
   c.desc.q.data = c.desc.k.data = c.desc.v.data = nullptr;
-  expect_ok(vca_attn_attend(&c.desc, workspace, bytes, nullptr));
+  expect_ok(vca_attn_attend(&c.desc, room.data, room.bytes, nullptr));
   EXPECT_EQ(c.o.bytes(), want);
   EXPECT_EQ(c.lse, want_lse);
 }
@@ -219,16 +217,13 @@ TEST(Workspace, RunWithAndWithoutGiveTheSameBits) {
   Call c({1, 3, 3, 150, 150, 64});
   expect_ok(c.run());
   const std::vector<uint8_t> want = c.o.bytes();
-  size_t bytes = 0;
-  expect_ok(vca_attn_workspace(&c.desc, &bytes));
-  std::vector<uint8_t> buffer;
-  void* workspace = aligned(buffer, bytes);
+  Room room(c);
   std::fill(c.o.bytes().begin(), c.o.bytes().end(), uint8_t{0});
-  expect_ok(vca_attn_run(&c.desc, workspace, bytes, nullptr));
+  expect_ok(vca_attn_run(&c.desc, room.data, room.bytes, nullptr));
   EXPECT_EQ(c.o.bytes(), want);
   // Nothing beyond the stated size is written.
-  for (const uint8_t* at = static_cast<uint8_t*>(workspace) + bytes;
-       at < buffer.data() + buffer.size(); ++at)
+  for (const uint8_t* at = room.data + room.bytes; at < room.buffer.data() + room.buffer.size();
+       ++at)
     EXPECT_EQ(*at, 0);
 }
 
@@ -266,27 +261,25 @@ TEST(Workspace, FormulaOfTheDocumentation) {
 
 TEST(Workspace, Refusals) {
   Call c({1, 1, 1, 50, 140, 64});
-  size_t bytes = 0;
-  expect_ok(vca_attn_workspace(&c.desc, &bytes));
-  std::vector<uint8_t> buffer;
-  auto* workspace = static_cast<uint8_t*>(aligned(buffer, bytes));
+  Room room(c);
   expect_refused(vca_attn_prepare(&c.desc, nullptr, 0, nullptr), VCA_ERR_WORKSPACE,
                  {"NULL", "vca_attn_workspace"});
-  expect_refused(vca_attn_prepare(&c.desc, workspace, bytes - 1, nullptr), VCA_ERR_WORKSPACE,
-                 {"too small", std::to_string(bytes - 1), std::to_string(bytes)});
-  expect_refused(vca_attn_prepare(&c.desc, workspace + 8, bytes, nullptr), VCA_ERR_WORKSPACE,
+  expect_refused(vca_attn_prepare(&c.desc, room.data, room.bytes - 1, nullptr), VCA_ERR_WORKSPACE,
+                 {"too small", std::to_string(room.bytes - 1), std::to_string(room.bytes)});
+  expect_refused(vca_attn_prepare(&c.desc, room.data + 8, room.bytes, nullptr), VCA_ERR_WORKSPACE,
                  {"aligned", "64"});
-  expect_refused(vca_attn_run(&c.desc, workspace, 10, nullptr), VCA_ERR_WORKSPACE, {"too small"});
-  expect_refused(vca_attn_attend(&c.desc, workspace, bytes, nullptr), VCA_ERR_WORKSPACE,
+  expect_refused(vca_attn_run(&c.desc, room.data, 10, nullptr), VCA_ERR_WORKSPACE, {"too small"});
+  expect_refused(vca_attn_attend(&c.desc, room.data, room.bytes, nullptr), VCA_ERR_WORKSPACE,
                  {"nothing prepared", "vca_attn_prepare"});
-  expect_ok(vca_attn_prepare(&c.desc, workspace, bytes, nullptr));
-  expect_ok(vca_attn_attend(&c.desc, workspace, bytes, nullptr));
+  expect_ok(vca_attn_prepare(&c.desc, room.data, room.bytes, nullptr));
+  expect_ok(vca_attn_attend(&c.desc, room.data, room.bytes, nullptr));
 
   const std::vector<uint8_t> before = c.o.bytes();
   const auto foreign = [&](const std::function<void(vca_attn_desc&)>& change, const char* word) {
     vca_attn_desc other = c.desc;
     change(other);
-    expect_refused(vca_attn_attend(&other, workspace, bytes, nullptr), VCA_ERR_WORKSPACE, {word});
+    expect_refused(vca_attn_attend(&other, room.data, room.bytes, nullptr), VCA_ERR_WORKSPACE,
+                   {word});
   };
   foreign([](vca_attn_desc& d) { d.recipe = VCA_RECIPE_VC8_TURBO; }, "another recipe");
   foreign([](vca_attn_desc& d) { d.has_scale = 1, d.scale = 0.3; }, "another problem");
@@ -299,34 +292,29 @@ TEST(Workspace, Refusals) {
   // A prepare that fails leaves nothing behind that attend would take.
   c.desc.flags = VCA_CHECK_FINITE;
   c.k.set(0, 0, 1, 1, std::numeric_limits<float>::infinity());
-  expect_refused(vca_attn_prepare(&c.desc, workspace, bytes, nullptr), VCA_ERR_NON_FINITE, {"k["});
+  expect_refused(vca_attn_prepare(&c.desc, room.data, room.bytes, nullptr), VCA_ERR_NON_FINITE,
+                 {"k["});
 }
 
 TEST(Workspace, AttendChecksItsOwnOutputs) {
   Call c({1, 1, 1, 60, 60, 64});
   c.output(VCA_FP32);
   c.with_lse();
-  size_t bytes = 0;
-  expect_ok(vca_attn_workspace(&c.desc, &bytes));
-  std::vector<uint8_t> buffer;
-  void* workspace = aligned(buffer, bytes);
-  expect_ok(vca_attn_prepare(&c.desc, workspace, bytes, nullptr));
+  Room room(c);
+  expect_ok(vca_attn_prepare(&c.desc, room.data, room.bytes, nullptr));
   c.desc.lse = static_cast<float*>(c.desc.o.data);
-  expect_refused(vca_attn_attend(&c.desc, workspace, bytes, nullptr), VCA_ERR_INVALID_ARGUMENT,
+  expect_refused(vca_attn_attend(&c.desc, room.data, room.bytes, nullptr), VCA_ERR_INVALID_ARGUMENT,
                  {"overlaps lse"});
 }
 
 TEST(Workspace, LiesOverNothingThatPrepareReadsOrWrites) {
   Call c({1, 1, 1, 60, 60, 64});
-  size_t bytes = 0;
-  expect_ok(vca_attn_workspace(&c.desc, &bytes));
-  std::vector<uint8_t> buffer;
-  auto* workspace = static_cast<uint8_t*>(aligned(buffer, bytes));
+  Room room(c);
   const auto refused = [&](const char* name, auto vca_attn_desc::*field) {
     vca_attn_desc d = c.desc;
-    d.*field = reinterpret_cast<std::remove_reference_t<decltype(d.*field)>>(workspace + 64);
+    d.*field = reinterpret_cast<std::remove_reference_t<decltype(d.*field)>>(room.data + 64);
     for (const auto call : {vca_attn_prepare, vca_attn_run})
-      expect_refused(call(&d, workspace, bytes, nullptr), VCA_ERR_INVALID_ARGUMENT,
+      expect_refused(call(&d, room.data, room.bytes, nullptr), VCA_ERR_INVALID_ARGUMENT,
                      {"output workspace overlaps", name});
   };
   refused("kv_lens", &vca_attn_desc::kv_lens);
@@ -340,13 +328,10 @@ TEST(Workspace, OutputMayReplaceQueriesAfterPrepare) {
   Call c({1, 1, 1, 60, 60, 64});
   expect_ok(c.run());
   const std::vector<uint8_t> want = c.o.bytes();
-  size_t bytes = 0;
-  expect_ok(vca_attn_workspace(&c.desc, &bytes));
-  std::vector<uint8_t> buffer;
-  void* workspace = aligned(buffer, bytes);
-  expect_ok(vca_attn_prepare(&c.desc, workspace, bytes, nullptr));
+  Room room(c);
+  expect_ok(vca_attn_prepare(&c.desc, room.data, room.bytes, nullptr));
   c.desc.o.data = c.desc.q.data;
-  expect_ok(vca_attn_attend(&c.desc, workspace, bytes, nullptr));
+  expect_ok(vca_attn_attend(&c.desc, room.data, room.bytes, nullptr));
   EXPECT_EQ(c.q.bytes(), want);
 }
 

@@ -212,41 +212,36 @@ TEST(CApi, AutoDeclinesShortCalls) {
   EXPECT_EQ(info.recipe, VCA_RECIPE_VC8);
 }
 
-void expect_refused(vca_status got, vca_status want, const char* word) {
-  EXPECT_EQ(got, want);
-  EXPECT_NE(std::strstr(vca_last_error(), word), nullptr) << vca_last_error();
-}
-
 TEST(CApi, RefusedCallsWriteNothing) {
   const Problem p(middle(), 17);
   vca_attn_desc d = p.device;
   uint8_t* const workspace = p.workspace->data();
-  expect_refused(vca_attn_run(&d, nullptr, 0, nullptr), VCA_ERR_WORKSPACE, "NULL");
+  expect_refused(vca_attn_run(&d, nullptr, 0, nullptr), VCA_ERR_WORKSPACE, {"NULL"});
   expect_refused(vca_attn_run(&d, workspace, p.workspace_bytes - 1, nullptr), VCA_ERR_WORKSPACE,
-                 "too small");
+                 {"too small"});
   expect_refused(vca_attn_run(&d, workspace + 64, p.workspace_bytes, nullptr), VCA_ERR_WORKSPACE,
-                 "256-byte");
+                 {"256-byte"});
   expect_refused(vca_attn_run(&d, d.q.data, p.workspace_bytes, nullptr), VCA_ERR_INVALID_ARGUMENT,
-                 "overlaps q");
+                 {"overlaps q"});
   d.kv_lens = reinterpret_cast<const int32_t*>(workspace);
   expect_refused(vca_attn_run(&d, workspace, p.workspace_bytes, nullptr), VCA_ERR_INVALID_ARGUMENT,
-                 "overlaps kv_lens");
+                 {"overlaps kv_lens"});
   d = p.device;
   d.regrouped = workspace + p.workspace_bytes - 1;
   expect_refused(vca_attn_run(&d, workspace, p.workspace_bytes, nullptr), VCA_ERR_INVALID_ARGUMENT,
-                 "overlaps regrouped");
+                 {"overlaps regrouped"});
   d = p.device;
   int pageable = 0;
   check(cudaDeviceGetAttribute(&pageable, cudaDevAttrPageableMemoryAccess, 0), "attribute");
   if (pageable == 0) {
     d.q = p.host.q;
     expect_refused(vca_attn_run(&d, workspace, p.workspace_bytes, nullptr),
-                   VCA_ERR_INVALID_ARGUMENT, "q.data is host memory");
+                   VCA_ERR_INVALID_ARGUMENT, {"q.data is host memory"});
     d = p.device;
   }
   d.o.data = static_cast<uint8_t*>(p.device.o.data) + 2;
   expect_refused(vca_attn_run(&d, workspace, p.workspace_bytes, nullptr), VCA_ERR_UNSUPPORTED,
-                 "not 4-byte aligned");
+                 {"not 4-byte aligned"});
   wait_for_device();
   const Outputs after = outputs_of(p);
   for (const auto* bytes : {&after.o, &after.lse})

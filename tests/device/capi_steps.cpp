@@ -194,13 +194,6 @@ TEST(CApi, StepsOfAClipCalledAndReplayed) {
   EXPECT_TRUE(clip.state->guards_intact());
 }
 
-void expect_refused(vca_status got, vca_status want, const std::vector<std::string>& words) {
-  EXPECT_EQ(got, want);
-  for (const std::string& word : words)
-    EXPECT_NE(std::strstr(vca_last_error(), word.c_str()), nullptr)
-        << vca_last_error() << "\nhas no: " << word;
-}
-
 // What the CPU would read or write there: each would end the process if it were followed.
 TEST(CApi, StatesAndBlobsInDeviceMemoryAreNotFollowedOnTheCpu) {
   Clip clip(everything(VCA_RECIPE_VC8));

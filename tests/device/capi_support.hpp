@@ -3,6 +3,8 @@
 // device, and a descriptor for each side.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -73,6 +75,14 @@ class Random {
  private:
   uint64_t state_;
 };
+
+// A refusal whose message has every one of `words`.
+inline void expect_refused(vca_status got, vca_status want, const std::vector<std::string>& words) {
+  EXPECT_EQ(got, want);
+  for (const std::string& word : words)
+    EXPECT_NE(std::strstr(vca_last_error(), word.c_str()), nullptr)
+        << vca_last_error() << "\nhas no: " << word;
+}
 
 inline int64_t element_bytes(int32_t dtype) { return dtype == VCA_FP32 ? 4 : 2; }
 inline uint32_t encode(int32_t dtype, float x) {
